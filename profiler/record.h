@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace stowage::profiler {
+
+/// Marks "does not apply": a tensor no op allocated, an event that never came.
+inline constexpr std::int32_t kNone = -1;
+
+/// One graph node as it ran. Its id is its index in `Run::ops`: program order.
+struct OpRecord {
+  std::string name;           ///< debug name of its first output, or its kind and index
+  std::string kind;           ///< qualified name, such as "aten::relu_"
+  std::string scope;          ///< module scope, may be empty
+  std::string source;         ///< "file.py:12", may be empty
+  std::int64_t start_ns = 0;  ///< since the run began, on the run's clock
+  std::int64_t duration_ns = 0;
+
+  bool operator==(const OpRecord&) const = default;
+};
+
+/// What a tensor is to the step.
+enum class TensorKind : std::uint8_t {
+  kInput,         ///< came in from outside: parameter, buffer, optimizer state, batch
+  kConstant,      ///< held by the graph
+  kIntermediate,  ///< allocated and freed by the step, has a graph value
+  kWorkspace,     ///< allocated and freed within one op, has no graph value
+  kOutput,        ///< allocated by the step, outlives it
+};
+
+/// One storage. Its id is its index in `Run::tensors`.
+struct TensorRecord {
+  std::string name;  ///< debug name of the first graph value that holds it
+  TensorKind kind = TensorKind::kIntermediate;
+  std::int64_t size_bytes = 0;  ///< as requested
+  std::string dtype;            ///< of the first value, such as "Float"; may be empty
+  std::string shape;            ///< of the first value, such as "[8, 64, 56, 56]"; may be empty
+
+  bool operator==(const TensorRecord&) const = default;
+};
+
+enum class UseKind : std::uint8_t { kRead, kWrite, kResult };
+
+/// An op reads, writes or returns a tensor. For kResult, `position` is which output of the op holds it; several
+/// outputs, of several ops, may hold one tensor (views). For kRead and kWrite it is `kNone`.
+struct UseRecord {
+  std::int32_t op = 0;
+  std::int32_t tensor = 0;
+  UseKind kind = UseKind::kRead;
+  std::int32_t position = kNone;
+
+  bool operator==(const UseRecord&) const = default;
+};
+
+/// Why an op must follow an earlier one although they share no bytes.
+enum class DependencyReason : std::uint8_t {
+  kValue,    ///< it takes a value the earlier op made: a view, a size, a list
+  kRandom,   ///< both draw from a random generator
+  kEffect,   ///< both have side effects, or one's is visible to the other
+  kBarrier,  ///< one of them is not understood
+};
+
+struct DependencyRecord {
+  std::int32_t op = 0;
+  std::int32_t after = 0;  ///< the earlier op
+  DependencyReason reason = DependencyReason::kValue;
+
+  bool operator==(const DependencyRecord&) const = default;
+};
+
+enum class AllocationSource : std::uint8_t { kAllocator, kCupti };
+
+/// One allocation: the `index`-th (from 0, zero-byte requests not counted) while `op` ran.
+/// Events number the run's allocations and frees from 0, together, in the order in which they happened.
+struct AllocationRecord {
+  std::int32_t tensor = 0;
+  std::int32_t op = 0;
+  std::int32_t index = 0;
+  std::int64_t requested_bytes = 0;
+  std::int64_t rounded_bytes = 0;  ///< what the allocator took for it
+  std::int64_t stream = 0;         ///< 0 on the CPU
+  std::int32_t allocate_event = 0;
+  std::int32_t free_op = kNone;  ///< op during which it was freed; kNone if it outlived the run
+  std::int32_t free_event = kNone;
+  AllocationSource source = AllocationSource::kAllocator;
+
+  bool operator==(const AllocationRecord&) const = default;
+};
+
+/// What a plan depends on; together the key under which plans are remembered.
+struct RunKey {
+  std::string graph_hash;  ///< of the canonical printed graph
+  std::string signature;   ///< of the inputs: shapes, strides, dtypes, devices, aliases, scalar values, grad mode
+  std::string device;      ///< "cpu", or the name of the GPU
+  std::string torch_version;
+
+  bool operator==(const RunKey&) const = default;
+};
+
+/// One profiled execution of one graph.
+struct Run {
+  RunKey key;
+  std::string name;   ///< the graph's, for people
+  std::string clock;  ///< "steady_clock" on the CPU, "cupti" on CUDA
+  std::int64_t created_unix_ns = 0;
+  std::int32_t execution = 0;  ///< which execution of the graph this was, from 1; the first is not the steady state
+  std::int64_t dropped_records = 0;
+  bool complete = true;    ///< false if the run ended early
+  std::string graph_text;  ///< the program, printed
+  std::int64_t duration_ns = 0;
+  std::int64_t peak_bytes = 0;  ///< largest live sum: inputs and constants included
+  std::vector<OpRecord> ops;
+  std::vector<TensorRecord> tensors;
+  std::vector<UseRecord> uses;
+  std::vector<DependencyRecord> dependencies;
+  std::vector<AllocationRecord> allocations;
+
+  bool operator==(const Run&) const = default;
+};
+
+/// A slot in the arena, for the `index`-th allocation of an op.
+struct SlotRecord {
+  std::int32_t tensor = 0;
+  std::int64_t offset_bytes = 0;
+  std::int64_t size_bytes = 0;  ///< rounded up to the alignment
+
+  bool operator==(const SlotRecord&) const = default;
+};
+
+enum class PointKind : std::uint8_t { kPlace, kReuse, kFree };
+
+/// What the rewritten graph says about a tensor at an op: place it while the op runs, or free it after the op.
+struct PointRecord {
+  PointKind kind = PointKind::kPlace;
+  std::int32_t op = 0;
+  std::int32_t tensor = 0;
+
+  bool operator==(const PointRecord&) const = default;
+};
+
+/// A plan for a run, as remembered.
+struct PlanRecord {
+  std::vector<std::int32_t> order;  ///< op ids in execution order
+  std::vector<SlotRecord> slots;
+  std::vector<PointRecord> points;
+  std::int64_t peak_bytes = 0;
+  std::int64_t program_peak_bytes = 0;
+  std::int64_t bound_bytes = 0;
+  std::string order_status;
+  std::int64_t arena_bytes = 0;
+  std::int64_t arena_bound_bytes = 0;
+  std::string layout_status;
+  std::int64_t planning_ns = 0;
+  std::string graph_text;  ///< the planned graph, printed
+
+  bool operator==(const PlanRecord&) const = default;
+};
+
+}  // namespace stowage::profiler

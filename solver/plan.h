@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace stowage::solver {
+
+enum class Status : std::uint8_t {
+  kOptimal,     ///< value equals its proven lower bound
+  kFeasible,    ///< valid; the bound is lower
+  kInfeasible,  ///< proven: no answer within the capacity
+  kTimedOut,    ///< no answer before the limit
+};
+
+/// "optimal", "feasible", "infeasible" or "timed_out".
+std::string_view to_string(Status status);
+
+/// Offset of a tensor that has no slot.
+inline constexpr std::int64_t kNoSlot = -1;
+
+/// What the solver decides: in which order the ops run, where each tensor goes, when each is freed.
+///
+/// The clock counts events: the ops' inner allocations and frees in plan order, then, after each op, the frees of
+/// the tensors it used last. A slot is occupied in [allocation, free).
+struct Plan {
+  /// Op ids in execution order: a permutation of the problem's ops.
+  std::vector<std::int32_t> order;
+  /// By tensor: byte offset in the arena, or `kNoSlot`.
+  std::vector<std::int64_t> offset_bytes;
+  /// By op: tensors freed right after it, in tensor order (free points; workspace is not among them).
+  std::vector<std::vector<std::int32_t>> frees_after;
+
+  /// Largest live sum over the planned step, persistent and external tensors included; exact sizes.
+  std::int64_t peak_bytes = 0;
+  /// The same for the program order.
+  std::int64_t program_peak_bytes = 0;
+  /// No order has a lower peak (must-live bound).
+  std::int64_t bound_bytes = 0;
+  /// Whether the order is proven best.
+  Status order_status = Status::kFeasible;
+
+  /// Height of the layout.
+  std::int64_t arena_bytes = 0;
+  /// Largest sum of aligned sizes of slots live at once in this order: no layout is lower.
+  std::int64_t arena_bound_bytes = 0;
+  Status layout_status = Status::kFeasible;
+
+  bool operator==(const Plan&) const = default;
+};
+
+}  // namespace stowage::solver

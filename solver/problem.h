@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace stowage::solver {
+
+/// A storage the step needs. Its id is its index in `Problem::tensors`.
+struct Tensor {
+  std::string name;
+  std::int64_t size_bytes = 0;
+  /// Power of two. The slot's offset is a multiple of it; the size is rounded up to it in a layout.
+  std::int64_t alignment_bytes = 64;
+  /// Lives before the first op and after the last: counts in every peak, gets no slot.
+  bool persistent = false;
+  /// Lives from its allocation to the end of the step.
+  bool output = false;
+  /// Allocated by the step, but outside the arena: counts in the peak, gets no slot.
+  bool external = false;
+
+  bool operator==(const Tensor&) const = default;
+};
+
+/// An allocation, or a free, that happens while an op runs.
+struct Event {
+  enum class Kind : std::uint8_t { kAllocate, kFree };
+  Kind kind = Kind::kAllocate;
+  std::int32_t tensor = 0;
+
+  bool operator==(const Event&) const = default;
+};
+
+/// A node of the graph. Its id is its index in `Problem::ops`, which is the program order.
+struct Op {
+  std::string name;
+  std::string kind;
+  std::int64_t duration_ns = 0;
+  /// Tensors whose bytes the op reads / may write. Read after write, write after read and write after write keep
+  /// program order. A read counts for a tensor's lifetime even where only its shape is needed.
+  std::vector<std::int32_t> reads;
+  std::vector<std::int32_t> writes;
+  /// What the op allocates, in order, and the frees of its own workspace (tensors allocated and
+  /// freed within the op). A tensor that outlives its op is freed after its last reader or writer.
+  std::vector<Event> events;
+  /// Earlier ops that must run before, for a reason that reads and writes do not show: a value that is no storage
+  /// (a view, a size), the order of random draws, side effects.
+  std::vector<std::int32_t> after;
+
+  bool operator==(const Op&) const = default;
+};
+
+/// One training step to plan.
+struct Problem {
+  std::string name;
+  std::vector<Op> ops;
+  std::vector<Tensor> tensors;
+
+  bool operator==(const Problem&) const = default;
+};
+
+/// Throws `std::invalid_argument` naming the op or tensor, unless the problem is well formed: ids in range, `after`
+/// earlier than its op, each tensor that is not persistent allocated exactly once and before its uses in program order,
+/// frees only of the op's own live workspace that no other op uses, sizes not negative and with a sum below 2^62,
+/// alignments powers of two.
+void check(const Problem& problem);
+
+}  // namespace stowage::solver
