@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "profiler/check.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace stowage::profiler {
+namespace {
+
+/// Collects the first contradiction among rows of one kind.
+class Checker {
+ public:
+  Checker(std::size_t op_count, std::size_t tensor_count) : op_count_(op_count), tensor_count_(tensor_count) {}
+
+  void begin(std::string_view rows) {
+    rows_ = rows;
+    row_ = 0;
+  }
+  void next_row() { ++row_; }
+
+  void op(std::int32_t op) { id("op", op, op_count_); }
+  void tensor(std::int32_t tensor) { id("tensor", tensor, tensor_count_); }
+  void require(bool kept, std::string_view otherwise) {
+    if (!kept && !found_) found_ = fmt::format("{} {} {}", rows_, row_, otherwise);
+  }
+
+  std::optional<std::string> found() && { return std::move(found_); }
+
+ private:
+  void id(std::string_view what, std::int32_t id, std::size_t count) {
+    if (id >= 0 && std::cmp_less(id, count)) return;
+    require(false, fmt::format("names {} {} of {}", what, id, count));
+  }
+
+  std::size_t op_count_;
+  std::size_t tensor_count_;
+  std::string_view rows_;
+  std::size_t row_ = 0;
+  std::optional<std::string> found_;
+};
+
+}  // namespace
+
+std::optional<std::string> find_contradiction(const Run& run) {
+  Checker check(run.ops.size(), run.tensors.size());
+  check.begin("tensor");
+  for (const TensorRecord& tensor : run.tensors) {
+    check.require(tensor.size_bytes >= 0, "has a negative size");
+    check.next_row();
+  }
+  check.begin("use");
+  for (const UseRecord& use : run.uses) {
+    check.op(use.op);
+    check.tensor(use.tensor);
+    check.require(use.kind == UseKind::kResult ? use.position >= 0 : use.position == kNone, "has a wrong position");
+    check.next_row();
+  }
+  check.begin("dependency");
+  for (const DependencyRecord& dependency : run.dependencies) {
+    check.op(dependency.op);
+    check.op(dependency.after);
+    check.require(dependency.after < dependency.op, "does not name an earlier op");
+    check.next_row();
+  }
+  check.begin("allocation");
+  for (const AllocationRecord& allocation : run.allocations) {
+    check.tensor(allocation.tensor);
+    check.op(allocation.op);
+    check.require(allocation.index >= 0, "has a negative index");
+    check.require(allocation.requested_bytes >= 0, "has a negative size");
+    check.require(allocation.rounded_bytes >= allocation.requested_bytes, "is rounded down");
+    check.require(allocation.allocate_event >= 0, "has a negative event");
+    check.require((allocation.free_op == kNone) == (allocation.free_event == kNone), "is freed by half");
+    if (allocation.free_op != kNone) check.op(allocation.free_op);
+    if (allocation.free_event != kNone) {
+      check.require(allocation.free_event > allocation.allocate_event, "is freed before it is made");
+    }
+    check.next_row();
+  }
+  return std::move(check).found();
+}
+
+std::optional<std::string> find_contradiction(const PlanRecord& plan, std::size_t op_count, std::size_t tensor_count) {
+  if (plan.order.size() != op_count) return fmt::format("the plan orders {} of {} ops", plan.order.size(), op_count);
+
+  Checker check(op_count, tensor_count);
+  check.begin("step");
+  std::vector<bool> ordered(op_count);
+  for (const std::int32_t op : plan.order) {
+    check.op(op);
+    if (op >= 0 && std::cmp_less(op, op_count)) {
+      check.require(!ordered[static_cast<std::size_t>(op)], fmt::format("runs op {} again", op));
+      ordered[static_cast<std::size_t>(op)] = true;
+    }
+    check.next_row();
+  }
+  check.begin("slot");
+  for (const SlotRecord& slot : plan.slots) {
+    check.tensor(slot.tensor);
+    check.require(slot.offset_bytes >= 0 && slot.size_bytes >= 0 && slot.size_bytes <= plan.arena_bytes &&
+                      slot.offset_bytes <= plan.arena_bytes - slot.size_bytes,
+                  fmt::format("is outside the arena of {} B", plan.arena_bytes));
+    check.next_row();
+  }
+  check.begin("point");
+  for (const PointRecord& point : plan.points) {
+    check.op(point.op);
+    check.tensor(point.tensor);
+    check.next_row();
+  }
+  return std::move(check).found();
+}
+
+}  // namespace stowage::profiler

@@ -1,0 +1,261 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- A stowage store: what was measured in runs of a graph, and what was planned from it.
+--
+-- This file both makes a store and brings an older one up to date: each "-- version N" section takes a file from
+-- version N - 1 to N, and a file says in `user_version` which it has. So a section never changes once released;
+-- what is new goes into a new section at the end.
+--
+-- Sizes are in bytes, times in nanoseconds, and say so in their names. Every table but `runs` belongs to a run; in each,
+-- the column named after the table's rows (`op`, `tensor`, `use`, ...) numbers them from 0 within the run. NULL means "does not
+-- apply": a tensor that outlived the run has no `free_event`.
+
+-- version 1: what was measured
+
+PRAGMA application_id = 0x73746f77;  -- "stow": tells a store from any other SQLite file
+
+-- One profiled execution of one graph. Runs with equal (graph_hash, signature, device, torch_version) are the same step.
+CREATE TABLE runs (
+  id              INTEGER PRIMARY KEY AUTOINCREMENT,
+  name            TEXT    NOT NULL,  -- the graph's, for people
+  graph_hash      TEXT    NOT NULL,  -- of the canonical printed graph
+  signature       TEXT    NOT NULL,  -- of the inputs: shapes, strides, dtypes, devices, aliases, scalars, grad mode
+  device          TEXT    NOT NULL,  -- "cpu", or the name of the GPU
+  torch_version   TEXT    NOT NULL,
+  stowage_version TEXT    NOT NULL,  -- that wrote the run
+  clock           TEXT    NOT NULL,  -- that start_ns and duration_ns were read from
+  created_unix_ns INTEGER NOT NULL,
+  execution       INTEGER NOT NULL CHECK (execution >= 0),        -- of the graph, from 1; the first is not the steady state
+  dropped_records INTEGER NOT NULL CHECK (dropped_records >= 0),  -- a lossy run is never planned from
+  complete        INTEGER NOT NULL CHECK (complete IN (0, 1)),    -- 0: the run ended early
+  duration_ns     INTEGER NOT NULL CHECK (duration_ns >= 0),
+  peak_bytes      INTEGER NOT NULL CHECK (peak_bytes >= 0),       -- largest live sum, inputs and constants included
+  graph_text      TEXT    NOT NULL   -- the program, printed
+) STRICT;
+
+CREATE INDEX runs_by_key ON runs (graph_hash, signature, device, torch_version);
+
+-- A node of the graph as it ran; `op` is its place in program order.
+CREATE TABLE ops (
+  run_id      INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  op          INTEGER NOT NULL CHECK (op >= 0),
+  name        TEXT    NOT NULL,  -- debug name of its first output, or its kind and number
+  kind        TEXT    NOT NULL,  -- such as "aten::relu_"
+  scope       TEXT    NOT NULL,  -- module scope, may be empty
+  source      TEXT    NOT NULL,  -- "file.py:12", may be empty
+  start_ns    INTEGER NOT NULL,  -- since the run began
+  duration_ns INTEGER NOT NULL,
+  PRIMARY KEY (run_id, op)
+) STRICT, WITHOUT ROWID;
+
+-- A storage: several graph values (views) may hold it.
+CREATE TABLE tensors (
+  run_id     INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  tensor     INTEGER NOT NULL CHECK (tensor >= 0),
+  name       TEXT    NOT NULL,  -- debug name of the first value that holds it
+  -- input: came from outside (parameter, optimizer state, batch). constant: held by the graph. intermediate: allocated and
+  -- freed by the step. workspace: allocated and freed within one op. output: allocated by the step, outlives it.
+  kind       TEXT    NOT NULL CHECK (kind IN ('input', 'constant', 'intermediate', 'workspace', 'output')),
+  size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),  -- as requested
+  dtype      TEXT    NOT NULL,  -- of the first value, may be empty
+  shape      TEXT    NOT NULL,  -- of the first value, may be empty
+  PRIMARY KEY (run_id, tensor)
+) STRICT, WITHOUT ROWID;
+
+-- An op reads, writes or returns a tensor.
+CREATE TABLE uses (
+  run_id   INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  use      INTEGER NOT NULL CHECK (use >= 0),
+  op       INTEGER NOT NULL,
+  tensor   INTEGER NOT NULL,
+  kind     TEXT    NOT NULL CHECK (kind IN ('read', 'write', 'result')),
+  position INTEGER CHECK ((position IS NULL) = (kind <> 'result')),  -- which output of the op holds it
+  PRIMARY KEY (run_id, use),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op),
+  FOREIGN KEY (run_id, tensor) REFERENCES tensors (run_id, tensor)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX uses_by_tensor ON uses (run_id, tensor, op);
+CREATE INDEX uses_by_op ON uses (run_id, op);
+
+-- An op must follow an earlier one for a reason that uses do not show.
+CREATE TABLE dependencies (
+  run_id     INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  dependency INTEGER NOT NULL CHECK (dependency >= 0),
+  op         INTEGER NOT NULL,
+  after_op   INTEGER NOT NULL CHECK (after_op < op),
+  -- value: takes a view, a size or a list that the earlier op made. random: both draw random numbers. effect: side
+  -- effects. barrier: one of them is not understood.
+  reason     TEXT    NOT NULL CHECK (reason IN ('value', 'random', 'effect', 'barrier')),
+  PRIMARY KEY (run_id, dependency),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op),
+  FOREIGN KEY (run_id, after_op) REFERENCES ops (run_id, op)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dependencies_by_op ON dependencies (run_id, op);
+CREATE INDEX dependencies_by_after_op ON dependencies (run_id, after_op);
+
+-- One allocation, and its free. Events number both, together, from 0, as they happened: they are the store's clock.
+CREATE TABLE allocations (
+  run_id          INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  allocation      INTEGER NOT NULL CHECK (allocation >= 0),
+  tensor          INTEGER NOT NULL,
+  op              INTEGER NOT NULL,
+  index_in_op     INTEGER NOT NULL CHECK (index_in_op >= 0),  -- it was the op's k-th allocation, from 0
+  requested_bytes INTEGER NOT NULL CHECK (requested_bytes >= 0),
+  rounded_bytes   INTEGER NOT NULL CHECK (rounded_bytes >= requested_bytes),  -- what the allocator took for it
+  stream          INTEGER NOT NULL,  -- 0 on the CPU
+  allocate_event  INTEGER NOT NULL CHECK (allocate_event >= 0),
+  free_op         INTEGER,
+  free_event      INTEGER CHECK (free_event > allocate_event),
+  source          TEXT    NOT NULL CHECK (source IN ('allocator', 'cupti')),
+  PRIMARY KEY (run_id, allocation),
+  UNIQUE (run_id, op, index_in_op),
+  CHECK ((free_op IS NULL) = (free_event IS NULL)),
+  FOREIGN KEY (run_id, tensor) REFERENCES tensors (run_id, tensor),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op),
+  FOREIGN KEY (run_id, free_op) REFERENCES ops (run_id, op)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX allocations_by_tensor ON allocations (run_id, tensor);
+CREATE INDEX allocations_by_free_op ON allocations (run_id, free_op);
+
+-- How long each tensor lives: one row per allocation; inputs and constants have no events, they live throughout.
+CREATE VIEW lifetimes AS
+SELECT t.run_id, t.tensor, t.name, t.kind, coalesce(a.requested_bytes, t.size_bytes) AS size_bytes,
+       a.op AS allocate_op, a.free_op, a.allocate_event, a.free_event,
+       (SELECT min(u.op) FROM uses AS u WHERE u.run_id = t.run_id AND u.tensor = t.tensor) AS first_use_op,
+       (SELECT max(u.op) FROM uses AS u WHERE u.run_id = t.run_id AND u.tensor = t.tensor) AS last_use_op
+FROM tensors AS t LEFT JOIN allocations AS a ON a.run_id = t.run_id AND a.tensor = t.tensor;
+
+-- Live bytes after each event of a run. Event -1 is the start: inputs and constants.
+CREATE VIEW timeline AS
+WITH changes (run_id, event, op, tensor, what, change_bytes) AS (
+  SELECT r.id, -1, NULL, NULL, 'start',
+         (SELECT coalesce(sum(t.size_bytes), 0) FROM tensors AS t
+          WHERE t.run_id = r.id AND t.kind IN ('input', 'constant'))
+  FROM runs AS r
+  UNION ALL
+  SELECT run_id, allocate_event, op, tensor, 'allocate', requested_bytes FROM allocations
+  UNION ALL
+  SELECT run_id, free_event, free_op, tensor, 'free', -requested_bytes FROM allocations WHERE free_event IS NOT NULL
+)
+SELECT run_id, event, op, tensor, what, change_bytes,
+       sum(change_bytes) OVER (PARTITION BY run_id ORDER BY event ROWS UNBOUNDED PRECEDING) AS live_bytes
+FROM changes;
+
+-- The first event of a run at which most bytes are live.
+CREATE VIEW peak AS
+SELECT run_id, event, op, live_bytes
+FROM (SELECT *, row_number() OVER (PARTITION BY run_id ORDER BY live_bytes DESC, event) AS place FROM timeline)
+WHERE place = 1;
+
+-- What lives at that event; sort by size_bytes for the biggest.
+CREATE VIEW live_at_peak AS
+SELECT t.run_id, t.tensor, t.name, t.kind, t.size_bytes
+FROM tensors AS t WHERE t.kind IN ('input', 'constant')
+UNION ALL
+SELECT p.run_id, t.tensor, t.name, t.kind, sum(e.change_bytes)
+FROM peak AS p
+JOIN timeline AS e ON e.run_id = p.run_id AND e.event <= p.event
+JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
+GROUP BY p.run_id, t.tensor
+HAVING sum(e.change_bytes) > 0;
+
+-- version 2: what was planned
+
+-- The plan of a run. Its op order, slots and points are in the tables below.
+CREATE TABLE plans (
+  run_id             INTEGER PRIMARY KEY REFERENCES runs (id) ON DELETE CASCADE,
+  peak_bytes         INTEGER NOT NULL CHECK (peak_bytes >= 0),          -- largest live sum in the planned order
+  program_peak_bytes INTEGER NOT NULL CHECK (program_peak_bytes >= 0),  -- the same for the program order
+  bound_bytes        INTEGER NOT NULL CHECK (bound_bytes >= 0),         -- no order has a lower peak
+  order_status       TEXT    NOT NULL CHECK (order_status IN ('optimal', 'feasible', 'infeasible', 'timed_out')),
+  arena_bytes        INTEGER NOT NULL CHECK (arena_bytes >= 0),         -- the block that holds all slots
+  arena_bound_bytes  INTEGER NOT NULL CHECK (arena_bound_bytes >= 0),   -- no layout of this order needs less
+  layout_status      TEXT    NOT NULL CHECK (layout_status IN ('optimal', 'feasible', 'infeasible', 'timed_out')),
+  planning_ns        INTEGER NOT NULL CHECK (planning_ns >= 0),
+  graph_text         TEXT    NOT NULL  -- the planned graph, printed
+) STRICT;
+
+-- The op that runs at each step.
+CREATE TABLE plan_order (
+  run_id INTEGER NOT NULL REFERENCES plans (run_id) ON DELETE CASCADE,
+  step   INTEGER NOT NULL CHECK (step >= 0),
+  op     INTEGER NOT NULL,
+  PRIMARY KEY (run_id, step),
+  UNIQUE (run_id, op),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op)
+) STRICT, WITHOUT ROWID;
+
+-- A tensor's place in the arena: [offset_bytes, offset_bytes + size_bytes).
+CREATE TABLE slots (
+  run_id       INTEGER NOT NULL REFERENCES plans (run_id) ON DELETE CASCADE,
+  slot         INTEGER NOT NULL CHECK (slot >= 0),
+  tensor       INTEGER NOT NULL,
+  offset_bytes INTEGER NOT NULL CHECK (offset_bytes >= 0),
+  size_bytes   INTEGER NOT NULL CHECK (size_bytes >= 0),  -- rounded up to the alignment
+  PRIMARY KEY (run_id, slot),
+  UNIQUE (run_id, tensor),
+  FOREIGN KEY (run_id, tensor) REFERENCES tensors (run_id, tensor)
+) STRICT, WITHOUT ROWID;
+
+-- What the planned graph says about a tensor at an op.
+CREATE TABLE points (
+  run_id INTEGER NOT NULL REFERENCES plans (run_id) ON DELETE CASCADE,
+  point  INTEGER NOT NULL CHECK (point >= 0),
+  kind   TEXT    NOT NULL CHECK (kind IN ('place', 'reuse', 'free')),  -- place and reuse: while the op runs; free: after it
+  op     INTEGER NOT NULL,
+  tensor INTEGER NOT NULL,
+  PRIMARY KEY (run_id, point),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op),
+  FOREIGN KEY (run_id, tensor) REFERENCES tensors (run_id, tensor)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX points_by_op ON points (run_id, op);
+CREATE INDEX points_by_tensor ON points (run_id, tensor);
+
+-- Live bytes after each event of the planned step, the run replayed in the planned order: an op's allocations and the
+-- frees of its workspace as they were recorded, then the plan's free points after it. Event -1 is the start.
+CREATE VIEW planned_timeline AS
+WITH changes (run_id, step, after_op, rank, op, tensor, what, change_bytes) AS (
+  SELECT p.run_id, -1, 0, 0, NULL, NULL, 'start',
+         (SELECT coalesce(sum(t.size_bytes), 0) FROM tensors AS t
+          WHERE t.run_id = p.run_id AND t.kind IN ('input', 'constant'))
+  FROM plans AS p
+  UNION ALL
+  SELECT o.run_id, o.step, 0, a.allocate_event, o.op, a.tensor, 'allocate', a.requested_bytes
+  FROM plan_order AS o JOIN allocations AS a ON a.run_id = o.run_id AND a.op = o.op
+  UNION ALL
+  SELECT o.run_id, o.step, 0, a.free_event, o.op, a.tensor, 'free', -a.requested_bytes
+  FROM plan_order AS o
+  JOIN allocations AS a ON a.run_id = o.run_id AND a.op = o.op
+  JOIN tensors AS t ON t.run_id = a.run_id AND t.tensor = a.tensor
+  WHERE t.kind = 'workspace' AND a.free_event IS NOT NULL
+  UNION ALL
+  SELECT o.run_id, o.step, 1, f.point, o.op, f.tensor, 'free', -t.size_bytes
+  FROM plan_order AS o
+  JOIN points AS f ON f.run_id = o.run_id AND f.op = o.op AND f.kind = 'free'
+  JOIN tensors AS t ON t.run_id = f.run_id AND t.tensor = f.tensor
+)
+SELECT run_id, row_number() OVER running - 2 AS event, step, op, tensor, what, change_bytes,
+       sum(change_bytes) OVER running AS live_bytes
+FROM changes
+WINDOW running AS (PARTITION BY run_id ORDER BY step, after_op, rank ROWS UNBOUNDED PRECEDING);
+
+-- As `peak` and `live_at_peak`, for the planned step.
+CREATE VIEW planned_peak AS
+SELECT run_id, event, step, op, live_bytes
+FROM (SELECT *, row_number() OVER (PARTITION BY run_id ORDER BY live_bytes DESC, event) AS place FROM planned_timeline)
+WHERE place = 1;
+
+CREATE VIEW live_at_planned_peak AS
+SELECT t.run_id, t.tensor, t.name, t.kind, t.size_bytes
+FROM plans AS p JOIN tensors AS t ON t.run_id = p.run_id AND t.kind IN ('input', 'constant')
+UNION ALL
+SELECT p.run_id, t.tensor, t.name, t.kind, sum(e.change_bytes)
+FROM planned_peak AS p
+JOIN planned_timeline AS e ON e.run_id = p.run_id AND e.event <= p.event
+JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
+GROUP BY p.run_id, t.tensor
+HAVING sum(e.change_bytes) > 0;
