@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and loads libstowage.so, and wraps its ops."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+_loaded = False
+_generation = 0
+
+
+def library() -> Path:
+    """The plugin: STOWAGE_LIBRARY, else the one beside this package."""
+    path = Path(os.environ.get("STOWAGE_LIBRARY") or Path(__file__).with_name("libstowage.so"))
+    if not path.is_file():
+        raise RuntimeError(f"cannot load stowage: '{path}' not found; build the plugin, or set STOWAGE_LIBRARY to it")
+    return path
+
+
+def load() -> Any:
+    """Loads the plugin once and returns its ops. A plugin built for another torch is refused before it is loaded."""
+    global _loaded
+    import torch
+
+    if not _loaded:
+        path = library()
+        built, found = _torch_built_for(path), torch.__version__
+        if built is not None and _release(built) != _release(found):
+            raise RuntimeError(
+                f"cannot load stowage: built for torch {_release(built)}, found {_release(found)}; "
+                "install stowage again in this environment"
+            )
+        torch.ops.load_library(str(path))
+        _loaded = True
+    return torch.ops.stowage
+
+
+def enable(store: str | os.PathLike = "stowage.db") -> None:
+    """Profiles and plans TorchScript graphs from now on; runs and plans are kept in the SQLite file `store`."""
+    global _generation
+    load().enable(os.fspath(store))
+    _generation += 1
+
+
+def disable() -> None:
+    """Plans no further graphs; graphs that TorchScript optimises from now on run as torch made them."""
+    global _generation
+    load().disable()
+    _generation += 1
+
+
+def generation() -> int:
+    """Changes with `enable` and `disable`: a graph that TorchScript optimised before does not pass the pass again."""
+    return _generation
+
+
+def status() -> dict[str, Any]:
+    """What the plugin did so far: graphs, plans, hits, misses and bytes by reason."""
+    return json.loads(load().status())
+
+
+def planned_graph(name: str = "") -> str:
+    """The text of a graph before and after planning; without a name, of the last one planned."""
+    return load().planned_graph(name)
+
+
+def set_option(name: str, value: str) -> None:
+    """Sets an option of the plugin; the environment variable STOWAGE_NAME does the same."""
+    load().set_option(name, str(value))
+
+
+def _torch_built_for(path: Path) -> str | None:
+    """The torch version that CMake wrote down in build_info.py; None if there is none."""
+    for folder in (path.parent, path.parent / "generated", Path(__file__).parent):
+        file = folder / "build_info.py"
+        if file.is_file():
+            spec = importlib.util.spec_from_file_location("stowage_build_info", file)
+            info = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(info)
+            return info.TORCH_VERSION
+    return None
+
+
+def _release(version: str) -> str:
+    return version.partition("+")[0]
