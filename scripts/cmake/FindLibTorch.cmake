@@ -22,7 +22,7 @@ include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_DIR LibTorch_VERSION
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "'${Python3_EXECUTABLE}' has no torch; run scripts/setup, or set Python3_EXECUTABLE")
+  REASON_FAILURE_MESSAGE "'${Python3_EXECUTABLE}' has no torch: run scripts/setup, or set Python3_EXECUTABLE")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   add_library(LibTorch::LibTorch INTERFACE IMPORTED)
