@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiler/open.h"
 
+#include <cerrno>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "profiler/schema_sql.h"
 
@@ -16,9 +19,9 @@ namespace {
 constexpr std::int64_t kApplicationId = 0x73746f77;  // "stow", as schema.sql sets it
 constexpr int kOldestSqlite = 3'037'000;             // STRICT tables
 
-/// Entry v takes a file from version v to v + 1: the "-- version" sections of schema.sql.
+/// Entry v takes a file from version v to v + 1: the "=== version" sections of schema.sql.
 std::vector<std::string> migrations() {
-  constexpr std::string_view kMark = "\n-- version ";
+  constexpr std::string_view kMark = "\n-- === version ";
   const std::string_view schema = kSchemaSql;
   std::vector<std::string> sections;
   for (std::size_t begin = schema.find(kMark); begin != schema.npos;) {
@@ -32,6 +35,8 @@ std::vector<std::string> migrations() {
 [[noreturn]] void refuse(const std::string& path, std::string_view why) {
   throw StoreError(fmt::format("cannot open store '{}': {}", path, why));
 }
+
+bool is_file(const std::string& path) { return path != ":memory:" && !path.starts_with("file:"); }
 
 /// The schema version of a file, 0 if it is empty. Refuses other programs' files and newer schemas. Within a
 /// transaction.
@@ -78,12 +83,19 @@ void migrate(Database& database) {
   // Read again: another process may have migrated while this one waited.
   for (std::int64_t version = read_version(database); version < std::ssize(sections); ++version) {
     database.execute(sections[static_cast<std::size_t>(version)]);
-    database.execute(fmt::format("PRAGMA user_version = {}", version + 1));
   }
   transaction.commit();
 }
 
 Database open_for_writing(const std::string& path, std::string& note) {
+  // SQLite would say of a folder that forbids new files only that the file is not there.
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (is_file(path) && !std::filesystem::exists(path, error) &&
+      faccessat(AT_FDCWD, folder.c_str(), W_OK, AT_EACCESS) != 0) {
+    refuse(path, fmt::format("folder '{}': {}; choose a store in a folder that you may write to", folder.string(),
+                             system_text(errno)));
+  }
   Database database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
   if (database.read_only()) refuse(path, "the file is read-only; choose a store that you may write to");
   const std::int64_t version = read_version_alone(database);
@@ -97,18 +109,17 @@ Database open_for_writing(const std::string& path, std::string& note) {
 
 Database open_for_reading(const std::string& path) {
   std::error_code error;
-  if (path != ":memory:" && !path.starts_with("file:") && !std::filesystem::exists(path, error)) {
-    refuse(path, "no such file; check the path");
-  }
+  if (is_file(path) && !std::filesystem::exists(path, error) && !error) refuse(path, "no such file; check the path");
   Database database(path, SQLITE_OPEN_READONLY);
   std::int64_t version = 0;
   try {
     version = read_version_alone(database);
-  } catch (const StoreError&) {
+  } catch (const SqliteError& refusal) {
     // A reader of a file with a write-ahead log makes an index beside it. Where the folder forbids that and the log is
     // empty, nobody can be writing, and the file may be read as it lies.
     const bool log_is_empty = std::filesystem::file_size(path + "-wal", error) == 0 || error;
-    if ((database.last_code() & 0xff) != SQLITE_CANTOPEN || !log_is_empty) throw;
+    const bool forbidden = refusal.code == SQLITE_CANTOPEN || refusal.code == SQLITE_READONLY;
+    if (!forbidden || !log_is_empty) throw;
     database = Database(path, SQLITE_OPEN_READONLY, "immutable=1");
     version = read_version_alone(database);
   }

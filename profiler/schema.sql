@@ -2,16 +2,17 @@
 --
 -- A stowage store: what was measured in runs of a graph, and what was planned from it.
 --
--- This file both makes a store and brings an older one up to date: each "-- version N" section takes a file from
--- version N - 1 to N, and a file says in `user_version` which it has. So a section never changes once released;
--- what is new goes into a new section at the end.
+-- This file both makes a store and brings an older one up to date: each "=== version" section takes a file from the version
+-- before to its own, and a file says in `user_version` which it has. So a section never changes once released; what is new
+-- goes into a new section at the end.
 --
 -- Sizes are in bytes, times in nanoseconds, and say so in their names. Every table but `runs` belongs to a run; in each,
 -- the column named after the table's rows (`op`, `tensor`, `use`, ...) numbers them from 0 within the run. NULL means "does not
 -- apply": a tensor that outlived the run has no `free_event`.
 
--- version 1: what was measured
+-- === version 1: what was measured
 
+PRAGMA user_version = 1;
 PRAGMA application_id = 0x73746f77;  -- "stow": tells a store from any other SQLite file
 
 -- One profiled execution of one graph. Runs with equal (graph_hash, signature, device, torch_version) are the same step.
@@ -162,7 +163,9 @@ JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
 GROUP BY p.run_id, t.tensor
 HAVING sum(e.change_bytes) > 0;
 
--- version 2: what was planned
+-- === version 2: what was planned
+
+PRAGMA user_version = 2;
 
 -- The plan of a run. Its op order, slots and points are in the tables below.
 CREATE TABLE plans (

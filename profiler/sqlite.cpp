@@ -46,6 +46,12 @@ std::string uri_escape(std::string_view path) {
 
 }  // namespace
 
+std::string system_text(int error) {
+  std::string text = std::generic_category().message(error);
+  if (!text.empty()) text.front() = static_cast<char>(std::tolower(static_cast<unsigned char>(text.front())));
+  return text;
+}
+
 Database::Database(const std::string& path, int flags, std::string_view parameters) : path_(path) {
   const std::string location = parameters.empty() ? path : fmt::format("file:{}?{}", uri_escape(path), parameters);
   sqlite3* handle = nullptr;
@@ -83,11 +89,10 @@ std::string Database::text(std::string_view sql) const {
 void Database::fail(int code, std::string_view sql) const {
   std::string cause = sqlite3_errmsg(handle_.get());
   if (const int system = sqlite3_system_errno(handle_.get()); (code & 0xff) == SQLITE_CANTOPEN && system != 0) {
-    cause = std::generic_category().message(system);
-    cause.front() = static_cast<char>(std::tolower(static_cast<unsigned char>(cause.front())));
+    cause = system_text(system);
   }
   const std::string where = sql.empty() ? "" : fmt::format(" in \"{}\"", sql);
-  throw StoreError(fmt::format("cannot {} store '{}': {}{}; {}", verb_, path_, cause, where, mend(code)));
+  throw SqliteError(fmt::format("cannot {} store '{}': {}{}; {}", verb_, path_, cause, where, mend(code)), code);
 }
 
 Statement::Statement(const Database& database, sqlite3_stmt* handle, std::string_view sql)

@@ -22,9 +22,20 @@ class Contradiction : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A `StoreError` that came from SQLite.
+class SqliteError : public StoreError {
+ public:
+  SqliteError(const std::string& text, int result_code) : StoreError(text), code(result_code & 0xff) {}
+
+  int code;  ///< primary result code, such as SQLITE_BUSY
+};
+
+/// What an `errno` means, in lower case.
+std::string system_text(int error);
+
 class Statement;
 
-/// Owns a connection. Errors throw `StoreError`: "cannot VERB store 'PATH': CAUSE; MEND".
+/// Owns a connection. Errors throw `SqliteError`: "cannot VERB store 'PATH': CAUSE; MEND".
 class Database {
  public:
   /// `flags` are those of `sqlite3_open_v2`. A path that starts with "file:" is an SQLite URI; to another, `parameters`
@@ -42,11 +53,10 @@ class Database {
   std::int64_t integer(std::string_view sql) const;
   std::string text(std::string_view sql) const;
   std::int64_t last_insert_id() const { return sqlite3_last_insert_rowid(handle_.get()); }
-  int last_code() const { return sqlite3_errcode(handle_.get()); }
   bool read_only() const { return sqlite3_db_readonly(handle_.get(), "main") == 1; }
   bool in_transaction() const { return sqlite3_get_autocommit(handle_.get()) == 0; }
 
-  /// Throws for the connection's last error; `sql` may be empty.
+  /// Throws for the connection's last error, `code`; `sql` may be empty.
   [[noreturn]] void fail(int code, std::string_view sql) const;
 
  private:

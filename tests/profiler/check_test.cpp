@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "profiler/check.h"
+
+#include <gmock/gmock.h>
+
+#include "sample.h"
+
+namespace stowage::profiler {
+namespace {
+
+using testing::Optional;
+
+TEST(FindContradiction, AcceptsWhatHolds) {
+  EXPECT_EQ(find_contradiction(sample_run()), std::nullopt);
+  EXPECT_EQ(find_contradiction(sample_plan(), 4, 7), std::nullopt);
+  EXPECT_EQ(find_contradiction(profiler::Run{}), std::nullopt);
+  EXPECT_EQ(find_contradiction(PlanRecord{}, 0, 0), std::nullopt);
+}
+
+/// One change to the sample run, and what it makes wrong.
+struct BrokenRun {
+  void (*damage)(Run&);
+  std::string finding;
+};
+
+TEST(FindContradiction, NamesTheRowOfARun) {
+  const BrokenRun cases[] = {
+      {[](auto& run) { run.tensors[3].size_bytes = -1; }, "tensor 3 has a negative size"},
+      {[](auto& run) { run.uses[1].op = 4; }, "use 1 names op 4 of 4"},
+      {[](auto& run) { run.uses[2].tensor = -7; }, "use 2 names tensor -7 of 7"},
+      {[](auto& run) { run.uses[2].position = kNone; }, "use 2 has a wrong position"},
+      {[](auto& run) { run.uses[0].position = 0; }, "use 0 has a wrong position"},
+      {[](auto& run) { run.dependencies[0].op = 9; }, "dependency 0 names op 9 of 4"},
+      {[](auto& run) { run.dependencies[1].after = -1; }, "dependency 1 names op -1 of 4"},
+      {[](auto& run) { run.dependencies[1].after = 3; }, "dependency 1 does not name an earlier op"},
+      {[](auto& run) { run.allocations[0].tensor = 7; }, "allocation 0 names tensor 7 of 7"},
+      {[](auto& run) { run.allocations[1].op = 1'000; }, "allocation 1 names op 1000 of 4"},
+      {[](auto& run) { run.allocations[1].index = -1; }, "allocation 1 has a negative index"},
+      {[](auto& run) { run.allocations[1].requested_bytes = -8; }, "allocation 1 has a negative size"},
+      {[](auto& run) { run.allocations[1].rounded_bytes = 767; }, "allocation 1 is rounded down"},
+      {[](auto& run) { run.allocations[0].allocate_event = -1; }, "allocation 0 has a negative event"},
+      {[](auto& run) { run.allocations[0].free_op = kNone; }, "allocation 0 is freed by half"},
+      {[](auto& run) { run.allocations[0].free_op = 4; }, "allocation 0 names op 4 of 4"},
+      {[](auto& run) { run.allocations[2].free_event = 3; }, "allocation 2 is freed before it is made"},
+  };
+  for (const BrokenRun& broken : cases) {
+    profiler::Run run = sample_run();
+    broken.damage(run);
+    EXPECT_THAT(find_contradiction(run), Optional(broken.finding));
+  }
+}
+
+struct BrokenPlan {
+  void (*damage)(PlanRecord&);
+  std::string finding;
+};
+
+TEST(FindContradiction, NamesTheRowOfAPlan) {
+  const BrokenPlan cases[] = {
+      {[](PlanRecord& plan) { plan.order.pop_back(); }, "the plan orders 3 of 4 ops"},
+      {[](PlanRecord& plan) { plan.order[2] = 4; }, "step 2 names op 4 of 4"},
+      {[](PlanRecord& plan) { plan.order[3] = 1; }, "step 3 runs op 1 again"},
+      {[](PlanRecord& plan) { plan.slots[0].tensor = 7; }, "slot 0 names tensor 7 of 7"},
+      {[](PlanRecord& plan) { plan.slots[1].offset_bytes = 513; }, "slot 1 is outside the arena of 1280 B"},
+      {[](PlanRecord& plan) { plan.slots[1].offset_bytes = -1; }, "slot 1 is outside the arena of 1280 B"},
+      {[](PlanRecord& plan) { plan.slots[2].size_bytes = INT64_MAX; }, "slot 2 is outside the arena of 1280 B"},
+      {[](PlanRecord& plan) { plan.points[4].op = 4; }, "point 4 names op 4 of 4"},
+      {[](PlanRecord& plan) { plan.points[0].tensor = -1; }, "point 0 names tensor -1 of 7"},
+  };
+  for (const BrokenPlan& broken : cases) {
+    PlanRecord plan = sample_plan();
+    broken.damage(plan);
+    EXPECT_THAT(find_contradiction(plan, 4, 7), Optional(broken.finding));
+  }
+}
+
+}  // namespace
+}  // namespace stowage::profiler
