@@ -2,9 +2,11 @@
 #include "profiler/open.h"
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include <fcntl.h>
@@ -63,14 +65,27 @@ std::int64_t read_version_alone(Database& database) {
   return read_version(database);
 }
 
+/// SQLite does not wait where two processes turn write-ahead logging on in a new file at once, so this does.
+std::string set_write_ahead_log(const Database& database) {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
+    try {
+      return database.text("PRAGMA journal_mode = WAL");
+    } catch (const SqliteError& refusal) {
+      if (refusal.code != SQLITE_BUSY || waited >= kBusyTimeout) throw;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 /// Turns write-ahead logging on; returns what to tell the user where it is refused.
 std::string use_write_ahead_log(const Database& database) {
   std::string refusal;
   try {
-    const std::string mode = database.text("PRAGMA journal_mode = WAL");
+    const std::string mode = set_write_ahead_log(database);
     if (mode == "wal" || mode == "memory") return "";
     refusal = fmt::format("its journal mode stays '{}'", mode);
-  } catch (const StoreError& error) {
+  } catch (const SqliteError& error) {
     refusal = error.what();
   }
   return fmt::format("store '{}' keeps a rollback journal, so readers wait while a run is written: {}", database.path(),

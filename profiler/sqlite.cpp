@@ -9,8 +9,6 @@
 namespace stowage::profiler {
 namespace {
 
-constexpr int kBusyTimeoutMs = 10'000;
-
 std::string_view mend(int code) {
   switch (code & 0xff) {
     case SQLITE_BUSY:
@@ -58,7 +56,7 @@ Database::Database(const std::string& path, int flags, std::string_view paramete
   const int code = sqlite3_open_v2(location.c_str(), &handle, flags | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, nullptr);
   handle_.reset(handle);
   if (code != SQLITE_OK) fail(code, "");
-  sqlite3_busy_timeout(handle, kBusyTimeoutMs);
+  sqlite3_busy_timeout(handle, static_cast<int>(kBusyTimeout.count()));
 }
 
 void Database::execute(const std::string& sql) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,9 @@ class Contradiction : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// How long a process waits for another's transaction.
+inline constexpr std::chrono::milliseconds kBusyTimeout{10'000};
 
 /// A `StoreError` that came from SQLite.
 class SqliteError : public StoreError {
