@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/bridge.h"
+
+#include <algorithm>
+
+#include "plugin/profile.h"
+
+namespace stowage {
+namespace {
+
+using profiler::PlanRecord;
+using profiler::PointKind;
+using profiler::Run;
+using profiler::TensorKind;
+using profiler::UseKind;
+
+std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+bool in_range(std::int32_t id, std::size_t size) { return id >= 0 && index(id) < size; }
+
+solver::Status status_from(const std::string& text) {
+  for (const auto status : {solver::Status::kOptimal, solver::Status::kInfeasible, solver::Status::kTimedOut}) {
+    if (text == solver::to_string(status)) return status;
+  }
+  return solver::Status::kFeasible;
+}
+
+}  // namespace
+
+solver::Problem to_problem(const Run& run) {
+  solver::Problem problem;
+  problem.name = run.name;
+  for (const profiler::TensorRecord& record : run.tensors) {
+    solver::Tensor tensor;
+    tensor.name = record.name;
+    tensor.size_bytes = record.size_bytes;
+    tensor.alignment_bytes = kAlignmentBytes;
+    tensor.persistent = record.kind == TensorKind::kInput || record.kind == TensorKind::kConstant;
+    tensor.output = tensor.external = record.kind == TensorKind::kOutput;
+    problem.tensors.push_back(std::move(tensor));
+  }
+  for (const profiler::OpRecord& record : run.ops) {
+    solver::Op op;
+    op.name = record.name;
+    op.kind = record.kind;
+    op.duration_ns = record.duration_ns;
+    problem.ops.push_back(std::move(op));
+  }
+  for (const profiler::UseRecord& use : run.uses) {
+    solver::Op& op = problem.ops[index(use.op)];
+    std::vector<std::int32_t>& tensors = use.kind == UseKind::kWrite ? op.writes : op.reads;
+    // A view of a tensor is a use of it; its allocation is an event.
+    if (std::find(tensors.begin(), tensors.end(), use.tensor) == tensors.end()) tensors.push_back(use.tensor);
+  }
+  for (const profiler::DependencyRecord& dependency : run.dependencies) {
+    std::vector<std::int32_t>& after = problem.ops[index(dependency.op)].after;
+    if (std::find(after.begin(), after.end(), dependency.after) == after.end()) after.push_back(dependency.after);
+  }
+
+  struct Timed {
+    std::int32_t event;
+    std::int32_t op;
+    solver::Event what;
+  };
+  std::vector<Timed> events;
+  for (const profiler::AllocationRecord& allocation : run.allocations) {
+    events.push_back({allocation.allocate_event, allocation.op, {solver::Event::Kind::kAllocate, allocation.tensor}});
+    if (run.tensors[index(allocation.tensor)].kind == TensorKind::kWorkspace) {
+      events.push_back({allocation.free_event, allocation.op, {solver::Event::Kind::kFree, allocation.tensor}});
+    }
+  }
+  std::sort(events.begin(), events.end(), [](const Timed& a, const Timed& b) { return a.event < b.event; });
+  for (const Timed& timed : events) problem.ops[index(timed.op)].events.push_back(timed.what);
+
+  // An op's own allocation is no read of it: what allocates comes first anyhow.
+  for (const profiler::AllocationRecord& allocation : run.allocations) {
+    std::erase(problem.ops[index(allocation.op)].reads, allocation.tensor);
+  }
+  return problem;
+}
+
+PlanRecord to_record(const Run& run, const solver::Plan& plan) {
+  PlanRecord record;
+  record.order = plan.order;
+  std::vector<std::vector<std::int32_t>> placed(run.ops.size());
+  for (const profiler::AllocationRecord& allocation : run.allocations) {
+    if (plan.offset_bytes[index(allocation.tensor)] != solver::kNoSlot) {
+      placed[index(allocation.op)].push_back(allocation.tensor);
+    }
+  }
+  for (const std::int32_t op : plan.order) {
+    for (const std::int32_t tensor : placed[index(op)]) {
+      record.slots.push_back(
+          {tensor, plan.offset_bytes[index(tensor)], round_up(run.tensors[index(tensor)].size_bytes)});
+      record.points.push_back({PointKind::kPlace, op, tensor});
+    }
+    for (const std::int32_t tensor : plan.frees_after[index(op)]) {
+      record.points.push_back({PointKind::kFree, op, tensor});
+    }
+  }
+  record.peak_bytes = plan.peak_bytes;
+  record.program_peak_bytes = plan.program_peak_bytes;
+  record.bound_bytes = plan.bound_bytes;
+  record.order_status = solver::to_string(plan.order_status);
+  record.arena_bytes = plan.arena_bytes;
+  record.arena_bound_bytes = plan.arena_bound_bytes;
+  record.layout_status = solver::to_string(plan.layout_status);
+  return record;
+}
+
+solver::Plan to_plan(const Run& run, const PlanRecord& record) {
+  solver::Plan plan;
+  plan.order = record.order;
+  plan.offset_bytes.assign(run.tensors.size(), solver::kNoSlot);
+  plan.frees_after.resize(run.ops.size());
+  for (const profiler::SlotRecord& slot : record.slots) {
+    if (in_range(slot.tensor, run.tensors.size())) plan.offset_bytes[index(slot.tensor)] = slot.offset_bytes;
+  }
+  for (const profiler::PointRecord& point : record.points) {
+    if (point.kind == PointKind::kFree && in_range(point.op, run.ops.size())) {
+      plan.frees_after[index(point.op)].push_back(point.tensor);
+    }
+  }
+  for (std::vector<std::int32_t>& frees : plan.frees_after) std::sort(frees.begin(), frees.end());
+  plan.peak_bytes = record.peak_bytes;
+  plan.program_peak_bytes = record.program_peak_bytes;
+  plan.bound_bytes = record.bound_bytes;
+  plan.order_status = status_from(record.order_status);
+  plan.arena_bytes = record.arena_bytes;
+  plan.arena_bound_bytes = record.arena_bound_bytes;
+  plan.layout_status = status_from(record.layout_status);
+  return plan;
+}
+
+SlotTable to_slot_table(const Run& run, const PlanRecord& record) {
+  std::vector<Slot> slot_of(run.tensors.size());
+  for (const profiler::SlotRecord& slot : record.slots)
+    slot_of[index(slot.tensor)] = {slot.offset_bytes, slot.size_bytes};
+
+  SlotTable table;
+  table.arena_bytes = record.arena_bytes;
+  table.first_slot.assign(run.ops.size() + 1, 0);
+  for (const profiler::AllocationRecord& allocation : run.allocations) ++table.first_slot[index(allocation.op) + 1];
+  for (std::size_t op = 0; op < run.ops.size(); ++op) table.first_slot[op + 1] += table.first_slot[op];
+  table.slots.resize(run.allocations.size());
+  for (const profiler::AllocationRecord& allocation : run.allocations) {
+    table.slots[index(table.first_slot[index(allocation.op)] + allocation.index)] = slot_of[index(allocation.tensor)];
+  }
+  return table;
+}
+
+}  // namespace stowage

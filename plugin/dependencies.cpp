@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/dependencies.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace stowage {
+namespace {
+
+using torch::jit::Block;
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Operator;
+using torch::jit::Symbol;
+using torch::jit::Value;
+namespace aten = torch::jit::aten;
+namespace prim = torch::jit::prim;
+
+bool is_one_of(Symbol kind, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const char* name) { return kind == Symbol::fromQualString(name); });
+}
+
+/// Schema-less nodes that only pack, unpack or rename values, or hold blocks whose ops are looked at one by one.
+bool is_structural(const Node& node) {
+  switch (node.kind()) {
+    case prim::Constant:
+    case prim::If:
+    case prim::Loop:
+    case prim::ListConstruct:
+    case prim::ListUnpack:
+    case prim::TupleConstruct:
+    case prim::TupleUnpack:
+    case prim::TupleIndex:
+    case prim::TupleSlice:
+    case prim::DictConstruct:
+    case prim::Uninitialized:
+    case prim::unchecked_cast:
+    case prim::unchecked_unwrap_optional:
+    case prim::ConstantChunk:
+    case prim::GetAttr:
+    case prim::DifferentiableGraph:
+    case prim::FusionGroup:
+    case prim::TensorExprGroup:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Ops that give a tensor another storage, or change global state: schemas do not tell.
+bool changes_what_no_storage_shows(const Node& node) {
+  if (node.kind().is_cuda() || node.kind().ns() == torch::jit::Symbol::fromQualString("profiler::x").ns()) return true;
+  return is_one_of(node.kind(), {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_", "aten::swap",
+                                 "aten::manual_seed", "aten::set_grad_enabled", "prim::Enter", "prim::Exit"});
+}
+
+bool is_effect(const Node& node) {
+  return is_one_of(node.kind(), {"prim::Print", "prim::RaiseException", "aten::warn"});
+}
+
+bool is_random(const Node& node) {
+  if (node.isNondeterministic()) return true;
+  const Operator* op = node.maybeOperator();
+  if (op == nullptr) return false;
+  const auto& arguments = op->schema().arguments();
+  const bool takes_generator = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+    return argument.type()->str().find("Generator") != std::string::npos;
+  });
+  if (takes_generator) return true;
+  // Ops without a generator argument, such as native_dropout, carry the tag alone; the seeded ops with the
+  // training switched off were ruled out above only where the node knows it, so this errs towards random.
+  return node.kind().is_aten() && op->isC10Op() &&
+         std::find(op->getTags().begin(), op->getTags().end(), at::Tag::nondeterministic_seeded) != op->getTags().end();
+}
+
+}  // namespace
+
+bool holds_tensors(const c10::TypePtr& type) {
+  if (type->isSubtypeOf(*c10::TensorType::get())) return true;
+  const auto contained = type->containedTypes();
+  return std::any_of(contained.begin(), contained.end(),
+                     [](const c10::TypePtr& inner) { return holds_tensors(inner); });
+}
+
+namespace {
+
+bool any_write(const c10::AliasInfo& alias) {
+  return alias.isWrite() || std::any_of(alias.containedTypes().begin(), alias.containedTypes().end(), any_write);
+}
+
+/// Walks a node and the nodes inside it.
+class FactReader {
+ public:
+  explicit FactReader(std::vector<std::string>& not_understood) : not_understood_(not_understood) {}
+
+  OpFacts read(Node* node) {
+    facts_ = {};
+    facts_.node = node;
+    add_uses(node, {});
+    visit(*node, /*nested=*/false);
+    if (nested_write_) facts_.writes = facts_.uses;
+    nested_write_ = false;
+    return std::move(facts_);
+  }
+
+ private:
+  void add_use(const Value* value) {
+    if (value->node()->kind() == prim::Constant && !holds_tensors(value->type())) return;
+    if (std::find(facts_.uses.begin(), facts_.uses.end(), value) == facts_.uses.end()) facts_.uses.push_back(value);
+  }
+
+  void add_uses(const Node* node, std::unordered_set<const Value*> inner) {
+    for (const Value* input : node->inputs()) {
+      if (inner.count(input) == 0) add_use(input);
+    }
+    for (const Block* block : node->blocks()) {
+      for (const Value* input : block->inputs()) inner.insert(input);
+      for (const Node* each : block->nodes()) {
+        add_uses(each, inner);
+        for (const Value* output : each->outputs()) inner.insert(output);
+      }
+      for (const Value* output : block->outputs()) {
+        if (inner.count(output) == 0) add_use(output);
+      }
+    }
+  }
+
+  void visit(const Node& node, bool nested) {
+    classify(node, nested);
+    facts_.has_blocks |= !node.blocks().empty();
+    for (const Block* block : node.blocks()) {
+      for (const Node* inner : block->nodes()) visit(*inner, true);
+    }
+    if (node.hasAttribute(torch::jit::attr::Subgraph)) {
+      facts_.has_blocks = true;
+      for (const Node* inner : node.g(torch::jit::attr::Subgraph)->nodes()) visit(*inner, true);
+    }
+  }
+
+  void classify(const Node& node, bool nested) {
+    facts_.random |= is_random(node);
+    if (is_effect(node)) {
+      facts_.effect = true;
+      return;
+    }
+    if (changes_what_no_storage_shows(node)) {
+      facts_.barrier = true;
+      return;
+    }
+    if (is_structural(node)) return;
+
+    const Operator* op = node.maybeOperator();
+    const auto alias_kind = op == nullptr ? c10::AliasAnalysisKind::CONSERVATIVE : op->aliasAnalysisKind();
+    if (alias_kind == c10::AliasAnalysisKind::CONSERVATIVE) {
+      facts_.barrier = true;
+      const std::string kind = node.kind().toQualString();
+      if (std::find(not_understood_.begin(), not_understood_.end(), kind) == not_understood_.end()) {
+        not_understood_.push_back(kind);
+      }
+      return;
+    }
+    // An op that returns nothing is there for something its schema does not name.
+    if (node.hasSideEffects() || node.outputs().empty()) facts_.barrier = true;
+    if (alias_kind != c10::AliasAnalysisKind::FROM_SCHEMA) return;
+
+    const auto& arguments = op->schema().arguments();
+    for (std::size_t argument = 0; argument < arguments.size() && argument < node.inputs().size(); ++argument) {
+      const c10::AliasInfo* alias = arguments[argument].alias_info();
+      if (alias == nullptr || !any_write(*alias)) continue;
+      const Value* input = node.inputs()[argument];
+      // A changed list or dict is seen by every later reader of it, and by no storage.
+      if (alias->isWrite() && !input->type()->isSubtypeOf(*c10::TensorType::get())) facts_.barrier = true;
+      if (nested) {
+        nested_write_ = true;  // what it is a view of, outside, is not worth finding out
+      } else if (std::find(facts_.writes.begin(), facts_.writes.end(), input) == facts_.writes.end()) {
+        facts_.writes.push_back(input);
+      }
+    }
+  }
+
+  std::vector<std::string>& not_understood_;
+  OpFacts facts_;
+  bool nested_write_ = false;
+};
+
+std::string find_untouchable(const Block& block) {
+  for (const Node* node : block.nodes()) {
+    const std::string kind = node->kind().toQualString();
+    if (is_one_of(node->kind(), {"prim::fork", "prim::awaitable", "prim::rpc_async", "prim::rpc_sync",
+                                 "prim::rpc_remote", "prim::awaitable_wait", "aten::wait"})) {
+      return "it contains " + kind + ", which runs ops on other threads";
+    }
+    if (is_one_of(node->kind(), {"prim::profile", "prim::profile_ivalue", "prim::BailOut"})) {
+      return "it contains " + kind + ": the executor is still profiling it";
+    }
+    for (const Block* inner : node->blocks()) {
+      if (std::string why = find_untouchable(*inner); !why.empty()) return why;
+    }
+    if (node->hasAttribute(torch::jit::attr::Subgraph)) {
+      if (std::string why = find_untouchable(*node->g(torch::jit::attr::Subgraph)->block()); !why.empty()) return why;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+GraphFacts read_facts(std::shared_ptr<Graph> graph) {
+  GraphFacts facts;
+  FactReader reader(facts.not_understood);
+  for (Node* node : graph->nodes()) {
+    if (node->kind() != prim::Constant) facts.ops.push_back(reader.read(node));
+  }
+  facts.graph = std::move(graph);
+  return facts;
+}
+
+std::string why_left_alone(const Graph& graph) { return find_untouchable(*graph.block()); }
+
+std::vector<profiler::DependencyRecord> orderings(const GraphFacts& facts, const std::vector<bool>& visible) {
+  using profiler::DependencyReason;
+  std::vector<profiler::DependencyRecord> found;
+  std::unordered_map<const Node*, std::int32_t> op_of;
+  std::int32_t last_random = profiler::kNone;
+  std::int32_t last_effect = profiler::kNone;
+  std::int32_t last_barrier = profiler::kNone;
+  std::vector<std::int32_t> visible_since_effect;
+
+  for (std::int32_t op = 0; op < static_cast<std::int32_t>(facts.ops.size()); ++op) {
+    const OpFacts& each = facts.ops[static_cast<std::size_t>(op)];
+    op_of[each.node] = op;
+    auto follow = [&](std::int32_t earlier, DependencyReason reason) {
+      if (earlier != profiler::kNone) found.push_back({op, earlier, reason});
+    };
+
+    std::vector<std::int32_t> producers;
+    for (const Value* value : each.uses) {
+      const auto producer = op_of.find(value->node());
+      if (producer != op_of.end()) producers.push_back(producer->second);
+    }
+    std::sort(producers.begin(), producers.end());
+    producers.erase(std::unique(producers.begin(), producers.end()), producers.end());
+    for (const std::int32_t producer : producers) follow(producer, DependencyReason::kValue);
+
+    if (each.random) {
+      follow(last_random, DependencyReason::kRandom);
+      last_random = op;
+    }
+    const bool is_visible = each.random || visible[static_cast<std::size_t>(op)];
+    if (each.effect) {
+      follow(last_effect, DependencyReason::kEffect);
+      for (const std::int32_t earlier : visible_since_effect) follow(earlier, DependencyReason::kEffect);
+      visible_since_effect.clear();
+      last_effect = op;
+    } else if (is_visible) {
+      follow(last_effect, DependencyReason::kEffect);
+      visible_since_effect.push_back(op);
+    }
+    if (each.barrier) {
+      for (std::int32_t earlier = std::max(last_barrier, 0); earlier < op; ++earlier) {
+        follow(earlier, DependencyReason::kBarrier);
+      }
+      last_barrier = op;
+    } else {
+      follow(last_barrier, DependencyReason::kBarrier);
+    }
+  }
+  return found;
+}
+
+}  // namespace stowage

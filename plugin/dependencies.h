@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugin/torch_headers.h"
+#include "profiler/record.h"
+
+namespace stowage {
+
+/// What an op may do, as far as its node tells; sub-blocks and subgraphs are part of the op.
+struct OpFacts {
+  torch::jit::Node* node = nullptr;
+  /// Inputs, and outer values used in sub-blocks. Constants are left out.
+  std::vector<const torch::jit::Value*> uses;
+  /// Those of `uses` whose storages the op may write.
+  std::vector<const torch::jit::Value*> writes;
+  bool has_blocks = false;  ///< an `if` or a loop: its results may alias anything it uses
+  bool random = false;      ///< draws from a random generator
+  bool effect = false;      ///< prints, raises or asserts
+  bool barrier = false;     ///< not understood, or changes what no storage shows: nothing moves across it
+};
+
+/// A graph's top-level ops in program order; constants are not ops.
+///
+/// `torch::jit::AliasDb` (alias_analysis.cpp, 2.11) is not enough to tell what may move: it lets random ops pass one
+/// another, does not see randomness inside an `if`, and takes all tensor inputs of a graph to alias one another. So
+/// facts come from schemas, and aliases from the storages seen in the profiled run.
+struct GraphFacts {
+  std::shared_ptr<torch::jit::Graph> graph;
+  std::vector<OpFacts> ops;
+  /// Kinds that are barriers because nothing is known of them, each once.
+  std::vector<std::string> not_understood;
+};
+
+/// Reads a graph's facts; holds on to the graph.
+GraphFacts read_facts(std::shared_ptr<torch::jit::Graph> graph);
+
+/// Whether a value of this type can hold tensors, directly or in a container.
+bool holds_tensors(const c10::TypePtr& type);
+
+/// Why the graph must not be touched at all (fork, RPC, ...), or empty.
+std::string why_left_alone(const torch::jit::Graph& graph);
+
+/// The orderings that reads and writes do not show. `visible[op]`: op `op` writes a storage that was there before
+/// the step; such ops, and random draws, keep their place relative to effects.
+std::vector<profiler::DependencyRecord> orderings(const GraphFacts& facts, const std::vector<bool>& visible);
+
+}  // namespace stowage

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/note.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+
+namespace stowage {
+namespace {
+
+std::mutex g_mutex;
+
+std::vector<std::string>& lines() {
+  static auto* told = new std::vector<std::string>();
+  return *told;
+}
+
+}  // namespace
+
+void note(const std::string& line) {
+  std::lock_guard lock(g_mutex);
+  if (std::find(lines().begin(), lines().end(), line) != lines().end()) return;
+  lines().push_back(line);
+  std::fprintf(stderr, "stowage: %s\n", line.c_str());
+}
+
+std::vector<std::string> notes() {
+  std::lock_guard lock(g_mutex);
+  return lines();
+}
+
+}  // namespace stowage

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace stowage {
+
+/// Everything a user can set, by `set_option(name, value)` or by the variable STOWAGE_NAME. `options.cpp` has the
+/// table of names and meanings.
+struct Options {
+  std::string store;
+  bool plan = true;
+  bool poison = false;
+  bool meter = false;
+  std::int64_t min_ops = 4;
+  std::int64_t max_profile_runs = 8;
+  std::int64_t max_plans = 8;
+  std::int64_t deadline_ms = 10'000;
+};
+
+/// The options in force: defaults, then STOWAGE_* variables as they were when the plugin was loaded, then what was
+/// set since. Read and set them under Python's interpreter lock, or before training threads start.
+const Options& options();
+
+/// Throws `std::invalid_argument`, naming the option and what it takes.
+void set_option(const std::string& name, const std::string& value);
+
+/// Every option by name, as text.
+std::map<std::string, std::string> option_values();
+
+}  // namespace stowage

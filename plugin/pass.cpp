@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/pass.h"
+
+#include <mutex>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "plugin/cpu_allocator.h"
+#include "plugin/dependencies.h"
+#include "plugin/note.h"
+#include "plugin/options.h"
+#include "plugin/plan_memory.h"
+#include "plugin/region.h"
+#include "plugin/torch_headers.h"
+
+namespace stowage {
+namespace {
+
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Symbol;
+using torch::jit::Value;
+
+struct LeftAlone {
+  std::string name;
+  std::size_t ops = 0;
+  std::string why;
+};
+
+std::mutex g_mutex;  // guards what follows; passes run on the threads that run graphs
+std::optional<torch::jit::GraphPassNameType> g_pass;
+std::int64_t g_graphs_seen = 0;
+std::vector<LeftAlone> g_left_alone;
+std::map<std::string, int> g_names;
+
+/// After the module that the graph belongs to, where it has one; numbered from the second of a name on.
+std::string name_of(const Graph& graph) {
+  std::string name = "graph";
+  if (!graph.inputs().empty()) {
+    if (const auto type = graph.inputs()[0]->type()->cast<c10::ClassType>()) name = type->name()->name();
+  }
+  const int number = ++g_names[name];
+  return number == 1 ? name : fmt::format("{}.{}", name, number);
+}
+
+std::size_t count_ops(const Graph& graph) {
+  std::size_t ops = 0;
+  for (const Node* node : graph.nodes()) ops += node->kind() != torch::jit::prim::Constant;
+  return ops;
+}
+
+/// Replaces all nodes of the graph by one region that holds a copy of them.
+void wrap(Graph& graph, const std::string& name) {
+  std::vector<Node*> old(graph.nodes().begin(), graph.nodes().end());
+  Node* region = graph.create(Symbol::fromQualString("stowage::region"), graph.inputs(), graph.outputs().size());
+  region->g_(torch::jit::attr::Subgraph, graph.copy());
+  region->s_(torch::jit::attr::name, name);
+  graph.appendNode(region);
+  for (std::size_t output = 0; output < graph.outputs().size(); ++output) {
+    region->outputs()[output]->setType(graph.outputs()[output]->type());
+    graph.block()->replaceOutput(output, region->outputs()[output]);
+  }
+  for (auto node = old.rbegin(); node != old.rend(); ++node) (*node)->destroy();
+}
+
+void region_pass(std::shared_ptr<Graph>& graph) {
+  const std::size_t ops = count_ops(*graph);
+  std::lock_guard lock(g_mutex);
+  ++g_graphs_seen;
+  const std::string name = name_of(*graph);
+  std::string why = why_left_alone(*graph);
+  if (why.empty() && ops < static_cast<std::size_t>(options().min_ops)) {
+    why = fmt::format("it has {} ops, fewer than the option min_ops ({})", ops, options().min_ops);
+  }
+  if (!why.empty()) {
+    g_left_alone.push_back({name, ops, std::move(why)});
+    return;
+  }
+  for (const std::string& kind : read_facts(graph).not_understood) {
+    note(
+        fmt::format("nothing moves across '{}' in '{}': it has no alias annotation; declare it with a schema to have "
+                    "it planned",
+                    kind, name));
+  }
+  wrap(*graph, name);
+}
+
+}  // namespace
+
+void enable(const std::string& store) {
+  if (!store.empty()) set_option("store", store);
+  open_plan_memory();
+  install_cpu_allocator();
+  cpu_allocator().set_poison(options().poison);
+  cpu_allocator().set_meter(options().meter);
+  set_planning(true);
+  std::lock_guard lock(g_mutex);
+  if (!g_pass) g_pass = torch::jit::registerPostPass(region_pass);
+}
+
+void disable() {
+  {
+    std::lock_guard lock(g_mutex);
+    if (g_pass) torch::jit::clearPostPass(*g_pass);
+    g_pass.reset();
+  }
+  set_planning(false);
+  close_plan_memory();
+  cpu_allocator().release_arena();
+  remove_cpu_allocator();
+}
+
+std::string status() {
+  nlohmann::json json;
+  json["version"] = STOWAGE_VERSION;
+  json["torch_version"] = TORCH_VERSION;
+  json["options"] = option_values();
+  json["store_error"] = plan_memory_error();
+  json["arena_bytes"] = cpu_allocator().arena_bytes();
+  const MeterReading meter = cpu_allocator().meter();
+  json["meter"] = {{"live_bytes", meter.live_bytes}, {"peak_bytes", meter.peak_bytes}};
+  json["notes"] = notes();
+  json["regions"] = nlohmann::json::array();
+  for (const Region* region : regions()) json["regions"].push_back(region->status());
+  std::lock_guard lock(g_mutex);
+  json["enabled"] = g_pass.has_value();
+  json["graphs_seen"] = g_graphs_seen;
+  json["left_alone"] = nlohmann::json::array();
+  for (const LeftAlone& graph : g_left_alone) {
+    json["left_alone"].push_back({{"name", graph.name}, {"ops", graph.ops}, {"why", graph.why}});
+  }
+  return json.dump();
+}
+
+std::string planned_graph(const std::string& name) {
+  const std::vector<Region*> all = regions();
+  for (auto region = all.rbegin(); region != all.rend(); ++region) {
+    if (name.empty() || (*region)->name() == name) return (*region)->text();
+  }
+  std::vector<std::string> names;
+  for (const Region* region : all) names.push_back(region->name());
+  throw std::invalid_argument(
+      all.empty() ? "cannot print the planned graph: no graph has met stowage yet; run a scripted module twice first"
+                  : fmt::format("cannot print the planned graph of '{}': there is no such region; there are {}", name,
+                                fmt::join(names, ", ")));
+}
+
+}  // namespace stowage

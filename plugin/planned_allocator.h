@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace stowage {
+
+/// The allocator beneath. Called from any thread, never under a lock of ours.
+class Upstream {
+ public:
+  virtual ~Upstream() = default;
+  /// Throws its own out-of-memory error.
+  virtual void* allocate(std::size_t size_bytes) = 0;
+  virtual void free(void* pointer) noexcept = 0;
+};
+
+/// An address range in the arena. `size_bytes == 0` says that the tensor outlives the region: it goes upstream.
+struct Slot {
+  std::int64_t offset_bytes = 0;
+  std::int64_t size_bytes = 0;
+
+  bool operator==(const Slot&) const = default;
+};
+
+/// A plan as the allocator needs it: `slots[first_slot[op] + k]` is for the k-th allocation while `op` runs.
+struct SlotTable {
+  std::vector<Slot> slots;
+  std::vector<std::int32_t> first_slot;  ///< by op, and the total at the end
+  std::int64_t arena_bytes = 0;
+};
+
+/// Why an allocation inside a planned run went upstream.
+enum class Miss : std::uint8_t {
+  kEscapes,    ///< the plan says so: the tensor outlives the region
+  kUnplanned,  ///< the op makes more allocations than its profile had
+  kTooLarge,   ///< larger than its slot
+  kBusy,       ///< its slot overlaps one that is still live
+};
+inline constexpr std::size_t kMissCount = 4;
+/// "escapes", "unplanned", "too_large" or "busy".
+std::string_view to_string(Miss reason);
+
+struct Count {
+  std::int64_t allocations = 0;
+  std::int64_t bytes = 0;
+
+  void add(std::int64_t size_bytes) { ++allocations, bytes += size_bytes; }
+  bool operator==(const Count&) const = default;
+};
+
+/// What planned runs were served, summed over runs.
+struct Counters {
+  Count hits;
+  std::array<Count, kMissCount> misses;
+  /// Tensors still referenced at their free point: the slot stayed busy until they died.
+  std::int64_t late_frees = 0;
+
+  void add(const Counters& other);
+  bool operator==(const Counters&) const = default;
+};
+
+/// One allocation of a profiled run. Events number the run's allocations and frees together.
+struct RecordedAllocation {
+  std::int32_t op = 0;
+  std::int32_t index = 0;  ///< which allocation of the op, from 0
+  std::int64_t size_bytes = 0;
+  std::int32_t allocate_event = 0;
+  std::int32_t free_op = -1;  ///< -1: outlived the run
+  std::int32_t free_event = -1;
+
+  bool operator==(const RecordedAllocation&) const = default;
+};
+
+class PlannedAllocator;
+
+/// A thread's run of a region. At most one a thread; while it exists the thread's allocations belong to it.
+class Session {
+ public:
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// The calling thread's, or null.
+  static Session* current();
+
+  /// The ops' marker: allocations from here on belong to `op`.
+  void enter_op(std::int32_t op);
+
+ protected:
+  enum class Mode : std::uint8_t { kProfile, kPlanned };
+  Session(PlannedAllocator& allocator, Mode mode);
+  ~Session();
+
+  PlannedAllocator& allocator_;
+  const Mode mode_;
+  std::uint64_t id_ = 0;
+  std::atomic<std::int32_t> op_{0};  ///< written by the session's thread, read by whichever frees
+  std::int32_t index_ = 0;
+  std::int64_t live_bytes_ = 0;  ///< upstream bytes of this run, guarded by the allocator's mutex
+  std::int64_t peak_bytes_ = 0;
+
+ private:
+  friend class PlannedAllocator;
+};
+
+/// Records every allocation of the thread and its free, whichever thread frees it.
+class ProfileSession : public Session {
+ public:
+  explicit ProfileSession(PlannedAllocator& allocator);
+  ~ProfileSession() = default;
+
+  /// The record of the live allocation at `pointer` made in this session, or -1.
+  std::int32_t find(const void* pointer) const;
+  /// The allocations so far, and the largest live sum of their bytes.
+  std::vector<RecordedAllocation> allocations() const;
+  std::int64_t peak_bytes() const;
+
+ private:
+  friend class PlannedAllocator;
+  std::vector<RecordedAllocation> allocations_;
+  std::int32_t next_event_ = 0;
+};
+
+/// Serves the thread's allocations from a plan's slots. `table` must outlive the session.
+class PlannedSession : public Session {
+ public:
+  /// Takes the arena, if no other run holds it and it is large enough for the plan.
+  PlannedSession(PlannedAllocator& allocator, const SlotTable& table);
+  ~PlannedSession();
+
+  /// Whether the arena is ours. If not, every allocation goes upstream, uncounted.
+  bool owns_arena() const { return owns_arena_; }
+  void count_late_free() { ++counters_.late_frees; }
+  const Counters& counters() const { return counters_; }
+  /// Largest live sum of what this run took from upstream; the arena is not in it.
+  std::int64_t upstream_peak_bytes() const;
+
+ private:
+  friend class PlannedAllocator;
+  const SlotTable& table_;
+  Counters counters_;
+  bool owns_arena_ = false;
+};
+
+/// Every live byte of the device, as far as it was allocated while the meter ran.
+struct MeterReading {
+  std::int64_t live_bytes = 0;
+  std::int64_t peak_bytes = 0;
+};
+
+/// Serves planned addresses over an upstream allocator.
+///
+/// An allocation inside a planned run is served from its slot only if, right now, the op matches, the bytes fit and
+/// no live slot overlaps; anything else goes upstream, counted by reason. So a wrong plan costs memory, never a wrong
+/// number. Thread safe. Must outlive everything it allocated.
+class PlannedAllocator {
+ public:
+  explicit PlannedAllocator(Upstream& upstream);
+
+  /// Whether this thread's next allocation concerns us; if not, the caller may go to the upstream directly.
+  bool intercepts() const;
+  /// `size_bytes` > 0. Lets only the upstream's out-of-memory error through.
+  void* allocate(std::size_t size_bytes);
+  /// Frees what `allocate`, or the upstream, returned. From any thread.
+  void free(void* pointer) noexcept;
+
+  /// Makes the arena at least this large. Does nothing while a run holds it. Lets the upstream's error through.
+  void reserve_arena(std::int64_t size_bytes);
+  /// Gives the arena back, at once or when its last live slot is freed.
+  void release_arena();
+  std::int64_t arena_bytes() const;
+
+  /// Debug mode: fills a slot with NaN bytes (0xFF) as it is freed.
+  void set_poison(bool on) { poison_.store(on, std::memory_order_relaxed); }
+
+  /// While on, counts every byte that any thread allocates; the arena counts as one block.
+  void set_meter(bool on) { meter_on_.store(on, std::memory_order_relaxed); }
+  MeterReading meter() const;
+  /// Sets the meter's peak to what is live now.
+  void reset_meter_peak();
+
+ private:
+  friend class Session;
+  friend class ProfileSession;
+  friend class PlannedSession;
+
+  /// An arena's live slots, by address.
+  struct Arena {
+    struct Span {
+      std::int64_t begin_bytes;
+      std::int64_t end_bytes;
+    };
+    char* base = nullptr;
+    std::int64_t size_bytes = 0;
+    bool retired = false;
+    std::vector<Span> live;
+
+    bool contains(const void* pointer) const;
+    bool try_place(Slot slot);
+  };
+  /// What we know of an upstream block that we watch.
+  struct Entry {
+    std::int64_t size_bytes = 0;
+    std::uint64_t session = 0;
+    std::int32_t allocation = -1;
+    bool metered = false;
+  };
+
+  void* allocate_upstream(std::size_t size_bytes, Session* session);
+  void* allocate_planned(PlannedSession& session, std::size_t size_bytes);
+  bool free_slot(void* pointer);
+  void forget(void* pointer);
+  /// Takes out retired arenas without live slots; the caller frees the blocks, without the lock.
+  std::vector<void*> collect_retired();
+  void update_arena_range();
+  Session* find_session(std::uint64_t id);
+
+  Upstream& upstream_;
+  std::atomic<bool> poison_{false};
+  std::atomic<bool> meter_on_{false};
+  std::atomic<std::size_t> watched_{0};         ///< entries in the ledger
+  std::atomic<std::uintptr_t> arena_begin_{0};  ///< every arena lies within; a quick test before the lock
+  std::atomic<std::uintptr_t> arena_end_{0};
+
+  mutable std::mutex mutex_;  ///< guards all below; never held over a call to the upstream
+  std::unordered_map<void*, Entry> ledger_;
+  std::vector<Session*> sessions_;
+  std::vector<std::unique_ptr<Arena>>
+      arenas_;  ///< the last is current unless retired; the others await their last free
+  bool arena_taken_ = false;
+  std::uint64_t next_session_ = 1;
+  MeterReading meter_;
+};
+
+}  // namespace stowage

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/region.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "plugin/bridge.h"
+#include "plugin/cpu_allocator.h"
+#include "plugin/note.h"
+#include "plugin/options.h"
+#include "plugin/plan_memory.h"
+#include "plugin/rewrite.h"
+#include "solver/solve.h"
+#include "solver/validate.h"
+
+namespace stowage {
+namespace {
+
+using profiler::PlanRecord;
+using profiler::Run;
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Stack;
+using torch::jit::Symbol;
+
+std::atomic<bool> g_planning{false};
+std::mutex g_regions_mutex;
+
+std::vector<Region*>& region_list() {
+  static auto* list = new std::vector<Region*>();
+  return *list;
+}
+
+std::string hash_of(const std::shared_ptr<Graph>& graph) {
+  const auto canonical = torch::jit::Canonicalize(graph, /*keep_unique_names=*/false);
+  return c10::sha1(canonical->toString(/*print_source_locations=*/false)).str();
+}
+
+/// PyTorch's messages go on for pages.
+std::string first_line(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of('\n');
+  return begin == std::string::npos ? text : text.substr(begin, text.find('\n', begin) - begin);
+}
+
+std::string difference(const Run& before, const Run& after) {
+  const std::size_t common = std::min(before.allocations.size(), after.allocations.size());
+  for (std::size_t each = 0; each < common; ++each) {
+    const auto& a = before.allocations[each];
+    const auto& b = after.allocations[each];
+    if (a == b) continue;
+    return fmt::format("'{}' took {} B in one run and '{}' {} B in the next",
+                       before.ops[static_cast<std::size_t>(a.op)].name, a.requested_bytes,
+                       after.ops[static_cast<std::size_t>(b.op)].name, b.requested_bytes);
+  }
+  return fmt::format("{} allocations in one run and {} in the next", before.allocations.size(),
+                     after.allocations.size());
+}
+
+}  // namespace
+
+// --- signature ------------------------------------------------------------------------------------------------------
+
+void Signature::read(const Stack& inputs) {
+  words_.clear();
+  storages_.clear();
+  words_.push_back(at::GradMode::is_enabled());
+  words_.push_back(at::get_num_threads());  // kernels size their workspace by it
+  for (const c10::IValue& input : inputs) add(input);
+}
+
+void Signature::add(const c10::IValue& value) {
+  if (value.isTensor()) {
+    add_tensor(value.toTensor());
+  } else if (value.isInt()) {
+    words_.insert(words_.end(), {1, value.toInt()});
+  } else if (value.isBool()) {
+    words_.insert(words_.end(), {2, value.toBool()});
+  } else if (value.isNone()) {
+    words_.push_back(3);
+  } else if (value.isDouble()) {
+    words_.push_back(4);
+  } else if (value.isString()) {
+    words_.insert(words_.end(), {5, static_cast<std::int64_t>(std::hash<std::string>()(value.toStringRef()))});
+  } else if (value.isList()) {
+    const auto elements = value.toListRef();
+    words_.insert(words_.end(), {6, static_cast<std::int64_t>(elements.size())});
+    for (const c10::IValue& element : elements) add(element);
+  } else if (value.isTuple()) {
+    const auto& elements = value.toTupleRef().elements();
+    words_.insert(words_.end(), {7, static_cast<std::int64_t>(elements.size())});
+    for (const c10::IValue& element : elements) add(element);
+  } else {
+    words_.push_back(8);
+  }
+}
+
+void Signature::add_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    words_.push_back(9);
+    return;
+  }
+  words_.insert(words_.end(),
+                {10, static_cast<std::int64_t>(tensor.scalar_type()), static_cast<std::int64_t>(tensor.device().type()),
+                 tensor.device().index(), static_cast<std::int64_t>(tensor.layout()), tensor.dim()});
+  words_.insert(words_.end(), tensor.sizes().begin(), tensor.sizes().end());
+  if (!tensor.has_storage()) return;
+  if (tensor.layout() == c10::kStrided) words_.insert(words_.end(), tensor.strides().begin(), tensor.strides().end());
+  // The first input that shares the storage stands for it.
+  const void* storage = tensor.storage().unsafeGetStorageImpl();
+  const auto first = std::find(storages_.begin(), storages_.end(), storage);
+  words_.insert(words_.end(), {tensor.storage_offset(), static_cast<std::int64_t>(tensor.storage().nbytes()),
+                               first - storages_.begin()});
+  storages_.push_back(storage);
+}
+
+std::string Signature::digest() const {
+  std::string text;
+  for (const std::int64_t word : words_) text += fmt::format("{} ", word);
+  return c10::sha1(text).str();
+}
+
+// --- region ---------------------------------------------------------------------------------------------------------
+
+/// A plan in force.
+struct Region::Planned {
+  Run run;  ///< what the plan was made from
+  PlanRecord plan;
+  torch::jit::Code code;
+  SlotTable table;
+  bool recalled = false;
+  std::int64_t outside_bytes = 0;
+
+  std::mutex mutex;  ///< guards what follows
+  Counters total;
+  Counters last;
+  std::int64_t runs = 0;
+  std::int64_t last_peak_bytes = 0;
+};
+
+/// What became of one signature.
+struct Region::Phase {
+  Signature signature;
+  profiler::RunKey key;
+  std::int64_t profiled_runs = 0;
+  std::optional<Run> previous;
+  std::string why_unplanned;  ///< not to be planned, for this reason
+  std::shared_ptr<Planned> planned;
+};
+
+Region::Region(std::shared_ptr<Graph> graph, std::string name)
+    : name_(std::move(name)),
+      facts_(read_facts(std::move(graph))),
+      hash_(hash_of(facts_.graph)),
+      code_(facts_.graph, name_) {
+  std::lock_guard lock(g_regions_mutex);
+  region_list().push_back(this);
+}
+
+Region::~Region() {
+  std::lock_guard lock(g_regions_mutex);
+  std::erase(region_list(), this);
+}
+
+void Region::run(Stack& stack) {
+  const auto first_input = stack.end() - static_cast<std::ptrdiff_t>(facts_.graph->inputs().size());
+  Stack values(std::make_move_iterator(first_input), std::make_move_iterator(stack.end()));
+  stack.erase(first_input, stack.end());
+
+  // With grad mode on, ops record what the backward needs in the order in which they run, so nothing may move. Within
+  // another region's run, our allocations are part of that region's op.
+  const bool may_plan = g_planning.load(std::memory_order_relaxed) && options().plan && !at::GradMode::is_enabled() &&
+                        Session::current() == nullptr;
+  std::shared_ptr<Phase> phase = may_plan ? phase_for(values) : nullptr;
+  std::shared_ptr<Planned> planned;
+  bool profile = false;
+  {
+    std::lock_guard lock(mutex_);
+    ++executions_;
+    if (phase != nullptr) {
+      planned = phase->planned;
+      profile = planned == nullptr && phase->why_unplanned.empty() && !profiling_;
+      if (profile) profiling_ = true;
+    }
+  }
+  if (planned != nullptr) {
+    run_planned(values, *planned);
+  } else if (profile) {
+    run_profiled(values, *phase);
+  } else {
+    run_as_is(values);
+  }
+  stack.insert(stack.end(), std::make_move_iterator(values.begin()), std::make_move_iterator(values.end()));
+}
+
+void Region::run_as_is(Stack& stack) {
+  {
+    std::lock_guard lock(mutex_);
+    ++runs_as_is_;
+  }
+  torch::jit::InterpreterState(code_).run(stack);
+}
+
+std::shared_ptr<Region::Phase> Region::phase_for(const Stack& inputs) {
+  std::lock_guard lock(mutex_);
+  inputs_.read(inputs);
+  const auto found =
+      std::find_if(phases_.begin(), phases_.end(), [&](const auto& phase) { return phase->signature == inputs_; });
+  if (found != phases_.end()) {
+    phases_.splice(phases_.begin(), phases_, found);
+    return phases_.front();
+  }
+  auto phase = std::make_shared<Phase>();
+  phase->signature = inputs_;
+  phase->key = {hash_, inputs_.digest(), fmt::format("cpu ({})", at::get_cpu_capability()), TORCH_VERSION};
+  if (auto remembered = recall(phase->key)) {
+    phase->planned = make_planned(remembered->run, std::move(remembered->plan), /*recalled=*/true);
+    if (phase->planned != nullptr) ++plans_recalled_;
+  }
+  phases_.push_front(phase);
+  if (phases_.size() > static_cast<std::size_t>(options().max_plans)) phases_.pop_back();
+  return phase;
+}
+
+void Region::run_profiled(Stack& stack, Phase& phase) {
+  struct Done {
+    Region& region;
+    ~Done() {
+      std::lock_guard lock(region.mutex_);
+      region.profiling_ = false;
+    }
+  } done{*this};
+  if (profiler_ == nullptr) profiler_ = std::make_unique<Profiler>(facts_);
+  std::string why_not;
+  Run run = profiler_->run(stack, cpu_allocator(), why_not);
+  run.key = phase.key;
+  run.name = name_;
+  run.graph_text = facts_.graph->toString(/*print_source_locations=*/false);
+  {
+    std::lock_guard lock(mutex_);
+    run.execution = static_cast<std::int32_t>(executions_);
+    ++runs_profiled_;
+    phase.why_unplanned = why_not;
+  }
+  if (why_not.empty()) compare_runs(phase, std::move(run));
+}
+
+/// The first run is not the steady state: plans are made from the second of two runs that were alike.
+void Region::compare_runs(Phase& phase, Run run) {
+  ++phase.profiled_runs;
+  const bool alike =
+      phase.previous && phase.previous->allocations == run.allocations && phase.previous->uses == run.uses;
+  if (!alike) {
+    if (phase.profiled_runs >= options().max_profile_runs) {
+      std::lock_guard lock(mutex_);
+      phase.why_unplanned = fmt::format("no two of {} runs in a row were alike: {}", phase.profiled_runs,
+                                        difference(*phase.previous, run));
+      note(fmt::format("'{}' is not planned: {}", name_, phase.why_unplanned));
+    }
+    phase.previous = std::move(run);
+    return;
+  }
+  phase.previous.reset();
+
+  const auto begin = std::chrono::steady_clock::now();
+  solver::SolveOptions limits;
+  limits.deadline_ms = options().deadline_ms;
+  PlanRecord plan = to_record(run, solver::solve(to_problem(run), limits));
+  plan.planning_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+  plan.graph_text = planned_copy(facts_, run, plan)->toString(/*print_source_locations=*/false);
+  std::shared_ptr<Planned> planned = make_planned(run, plan, /*recalled=*/false);
+  if (planned != nullptr) remember(run, plan);
+  std::lock_guard lock(mutex_);
+  phase.planned = std::move(planned);
+  if (phase.planned == nullptr) {
+    phase.why_unplanned = "its plan was refused";
+  } else {
+    ++plans_made_;
+  }
+}
+
+/// A plan ready to run, or null with a note: a plan that breaks a rule never touches a graph, and without an arena
+/// there is nothing to place in.
+std::shared_ptr<Region::Planned> Region::make_planned(const Run& run, PlanRecord plan, bool recalled) const {
+  auto planned = std::make_shared<Planned>();
+  try {
+    if (run.ops.size() != facts_.ops.size()) {
+      throw std::invalid_argument(fmt::format("the run has {} ops, the graph {}", run.ops.size(), facts_.ops.size()));
+    }
+    if (const auto broken = solver::validate(to_problem(run), to_plan(run, plan))) throw std::invalid_argument(*broken);
+    planned->table = to_slot_table(run, plan);
+    planned->code = torch::jit::Code(planned_copy(facts_, run, plan), name_);
+    cpu_allocator().reserve_arena(planned->table.arena_bytes);
+  } catch (const std::exception& failure) {
+    note(fmt::format("cannot use the plan of '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
+    return nullptr;
+  }
+  for (const profiler::TensorRecord& tensor : run.tensors) {
+    if (tensor.kind == profiler::TensorKind::kInput || tensor.kind == profiler::TensorKind::kConstant) {
+      planned->outside_bytes += tensor.size_bytes;
+    }
+  }
+  planned->run = run;
+  planned->plan = std::move(plan);
+  planned->recalled = recalled;
+  return planned;
+}
+
+void Region::run_planned(Stack& stack, Planned& planned) {
+  PlannedAllocator& allocator = cpu_allocator();
+  if (allocator.arena_bytes() < planned.table.arena_bytes) {
+    try {
+      allocator.reserve_arena(planned.table.arena_bytes);
+    } catch (const std::exception&) {
+      // The session below then finds no arena.
+    }
+  }
+  PlannedSession session(allocator, planned.table);
+  if (!session.owns_arena()) {
+    run_as_is(stack);
+    return;
+  }
+  torch::jit::InterpreterState(planned.code).run(stack);
+
+  std::lock_guard lock(planned.mutex);
+  planned.last = session.counters();
+  planned.total.add(planned.last);
+  planned.last_peak_bytes = planned.outside_bytes + planned.table.arena_bytes + session.upstream_peak_bytes();
+  ++planned.runs;
+}
+
+std::string Region::text() const {
+  std::lock_guard lock(mutex_);
+  std::string text = fmt::format("# {}: the program\n{}", name_, facts_.graph->toString(false));
+  const auto newest = std::find_if(phases_.begin(), phases_.end(), [](const auto& p) { return p->planned != nullptr; });
+  if (newest == phases_.end()) return text + fmt::format("\n# {}: no plan yet\n", name_);
+  const PlanRecord& plan = (*newest)->planned->plan;
+  return text + fmt::format("\n# {}: the plan; peak {} B (program {} B, bound {} B), arena {} B\n{}", name_,
+                            plan.peak_bytes, plan.program_peak_bytes, plan.bound_bytes, plan.arena_bytes,
+                            plan.graph_text);
+}
+
+nlohmann::json Region::status() const {
+  auto count = [](const Count& counted) {
+    return nlohmann::json{{"allocations", counted.allocations}, {"bytes", counted.bytes}};
+  };
+  auto counters = [&](const Counters& of) {
+    nlohmann::json json{{"hits", count(of.hits)}, {"late_frees", of.late_frees}};
+    for (std::size_t reason = 0; reason < kMissCount; ++reason) {
+      json["misses"][std::string(to_string(static_cast<Miss>(reason)))] = count(of.misses[reason]);
+    }
+    return json;
+  };
+
+  std::lock_guard lock(mutex_);
+  nlohmann::json json{{"name", name_},
+                      {"graph_hash", hash_},
+                      {"ops", facts_.ops.size()},
+                      {"executions", executions_},
+                      {"runs_as_is", runs_as_is_},
+                      {"runs_profiled", runs_profiled_},
+                      {"plans_made", plans_made_},
+                      {"plans_recalled", plans_recalled_},
+                      {"phases", nlohmann::json::array()}};
+  for (const auto& phase : phases_) {
+    nlohmann::json entry{{"signature", phase->key.signature}};
+    if (phase->planned == nullptr) {
+      entry["state"] = phase->why_unplanned.empty() ? "profiling" : "unplanned";
+      if (!phase->why_unplanned.empty()) entry["why"] = phase->why_unplanned;
+      json["phases"].push_back(std::move(entry));
+      continue;
+    }
+    Planned& planned = *phase->planned;
+    std::lock_guard planned_lock(planned.mutex);
+    entry["state"] = "planned";
+    entry["recalled"] = planned.recalled;
+    entry["profiled_execution"] = planned.run.execution;
+    entry["program_peak_bytes"] = planned.plan.program_peak_bytes;
+    entry["peak_bytes"] = planned.plan.peak_bytes;
+    entry["bound_bytes"] = planned.plan.bound_bytes;
+    entry["order_status"] = planned.plan.order_status;
+    entry["arena_bytes"] = planned.plan.arena_bytes;
+    entry["arena_bound_bytes"] = planned.plan.arena_bound_bytes;
+    entry["layout_status"] = planned.plan.layout_status;
+    entry["planning_ns"] = planned.plan.planning_ns;
+    entry["runs"] = planned.runs;
+    entry["last_peak_bytes"] = planned.last_peak_bytes;
+    entry["last"] = counters(planned.last);
+    entry["total"] = counters(planned.total);
+    json["phases"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+std::vector<Region*> regions() {
+  std::lock_guard lock(g_regions_mutex);
+  return region_list();
+}
+
+void set_planning(bool on) { g_planning.store(on, std::memory_order_relaxed); }
+
+torch::jit::RegisterOperators register_region_operator() {
+  auto make_region = [](const Node* node) -> torch::jit::Operation {
+    auto region =
+        std::make_shared<Region>(node->g(torch::jit::attr::Subgraph)->copy(), node->s(torch::jit::attr::name));
+    return [region](Stack& stack) { region->run(stack); };
+  };
+  return torch::jit::RegisterOperators({torch::jit::Operator(Symbol::fromQualString("stowage::region"), make_region,
+                                                             c10::AliasAnalysisKind::CONSERVATIVE)});
+}
+
+}  // namespace stowage

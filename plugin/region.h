@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "plugin/dependencies.h"
+#include "plugin/planned_allocator.h"
+#include "plugin/profile.h"
+#include "plugin/torch_headers.h"
+
+namespace stowage {
+
+/// What a plan depends on: shapes, strides, dtypes, devices and aliases of tensor inputs, the values of whole numbers,
+/// switches and text, which inputs are None, grad mode. Not the values of floats: a learning rate changes no shape.
+class Signature {
+ public:
+  /// Reads a region's inputs; reuses its memory.
+  void read(const torch::jit::Stack& inputs);
+  bool operator==(const Signature& other) const { return words_ == other.words_; }
+  /// For the store.
+  std::string digest() const;
+
+ private:
+  void add(const c10::IValue& value);
+  void add_tensor(const at::Tensor& tensor);
+
+  std::vector<std::int64_t> words_;
+  std::vector<const void*> storages_;
+};
+
+/// The node that runs a graph: profiles it, has it planned, then runs the planned copy, each for each signature.
+/// Thread safe: a thread that finds the region profiling, or the arena taken, runs the graph as it is.
+class Region {
+ public:
+  Region(std::shared_ptr<torch::jit::Graph> graph, std::string name);
+  ~Region();
+
+  /// Runs the graph on the stack: takes its inputs off, puts its outputs on. Lets the graph's exceptions through.
+  void run(torch::jit::Stack& stack);
+
+  const std::string& name() const { return name_; }
+  /// The program, and below it the newest plan; says so where there is none yet.
+  std::string text() const;
+  nlohmann::json status() const;
+
+ private:
+  struct Planned;
+  struct Phase;
+
+  void run_as_is(torch::jit::Stack& stack);
+  void run_profiled(torch::jit::Stack& stack, Phase& phase);
+  void run_planned(torch::jit::Stack& stack, Planned& planned);
+  std::shared_ptr<Phase> phase_for(const torch::jit::Stack& inputs);
+  void compare_runs(Phase& phase, profiler::Run run);
+  std::shared_ptr<Planned> make_planned(const profiler::Run& run, profiler::PlanRecord plan, bool recalled) const;
+
+  const std::string name_;
+  const GraphFacts facts_;
+  const std::string hash_;
+  const torch::jit::Code code_;
+  std::unique_ptr<Profiler> profiler_;  ///< made when first needed
+
+  mutable std::mutex mutex_;                  ///< guards all below; not held while a planned or an unplanned graph runs
+  std::list<std::shared_ptr<Phase>> phases_;  ///< most recently used first
+  Signature inputs_;
+  bool profiling_ = false;
+  std::int64_t executions_ = 0;
+  std::int64_t runs_as_is_ = 0;
+  std::int64_t runs_profiled_ = 0;
+  std::int64_t plans_made_ = 0;
+  std::int64_t plans_recalled_ = 0;
+};
+
+/// All regions alive, oldest first.
+std::vector<Region*> regions();
+
+/// The operator of the region node: attributes `Subgraph` and `name`.
+torch::jit::RegisterOperators register_region_operator();
+
+/// Regions run their graphs as they are while this is off.
+void set_planning(bool on);
+
+}  // namespace stowage

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/cpu_allocator.h"
+#include "plugin/options.h"
+#include "plugin/pass.h"
+#include "plugin/profile.h"
+#include "plugin/region.h"
+#include "plugin/rewrite.h"
+#include "plugin/torch_headers.h"
+
+namespace {
+
+const torch::jit::RegisterOperators kRegionOperator = stowage::register_region_operator();
+const torch::jit::RegisterOperators kProfileOperators = stowage::register_profile_operators();
+const torch::jit::RegisterOperators kPointOperators = stowage::register_point_operators();
+
+}  // namespace
+
+TORCH_LIBRARY(stowage, library) {
+  library.def("enable(str store=\"\") -> ()", [](const std::string& store) { stowage::enable(store); });
+  library.def("disable() -> ()", [] { stowage::disable(); });
+  library.def("status() -> str", [] { return stowage::status(); });
+  library.def("planned_graph(str name=\"\") -> str",
+              [](const std::string& name) { return stowage::planned_graph(name); });
+  library.def("set_option(str name, str value) -> ()",
+              [](const std::string& name, const std::string& value) { stowage::set_option(name, value); });
+  library.def("reset_peak() -> ()", [] { stowage::cpu_allocator().reset_meter_peak(); });
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/rewrite.h"
+
+#include <algorithm>
+
+#include "plugin/planned_allocator.h"
+
+namespace stowage {
+namespace {
+
+using profiler::kNone;
+using profiler::PointKind;
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Stack;
+using torch::jit::Symbol;
+using torch::jit::Value;
+
+// Functions, since operators are registered before this file's constants would be initialised.
+Symbol place_symbol() { return Symbol::fromQualString("stowage::place"); }
+Symbol free_symbol() { return Symbol::fromQualString("stowage::free"); }
+Symbol op_attribute() { return Symbol::attr("op"); }
+Symbol slots_attribute() { return Symbol::attr("slots"); }
+
+std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+torch::jit::Operation make_place(const Node* node) {
+  return [op = static_cast<std::int32_t>(node->i(op_attribute()))](Stack&) {
+    if (Session* session = Session::current()) session->enter_op(op);
+  };
+}
+
+/// Drops the last reference to each value; a storage that something else still holds keeps its slot until it dies.
+torch::jit::Operation make_free(const Node* node) {
+  return [count = node->inputs().size()](Stack& stack) {
+    for (const c10::IValue& value : torch::jit::last(stack, count)) {
+      const at::Tensor& tensor = value.toTensor();
+      if (tensor.use_count() == 1 && tensor.storage().use_count() == 1) continue;
+      if (auto* session = static_cast<PlannedSession*>(Session::current())) session->count_late_free();
+    }
+    torch::jit::drop(stack, count);
+  };
+}
+
+/// By tensor, the values that a free point may drop: tensors, not containers, which may hold others too.
+std::vector<std::vector<Value*>> droppable_values(const std::vector<Node*>& nodes, const profiler::Run& run) {
+  std::vector<std::vector<Value*>> values(run.tensors.size());
+  for (const profiler::UseRecord& use : run.uses) {
+    if (use.kind != profiler::UseKind::kResult) continue;
+    Value* value = nodes[index(use.op)]->outputs()[index(use.position)];
+    if (value->type()->kind() == c10::TypeKind::TensorType) values[index(use.tensor)].push_back(value);
+  }
+  return values;
+}
+
+/// Where in the planned order each value is used last, `if` blocks and loops counting as their node.
+class LastUses {
+ public:
+  LastUses(const std::vector<Node*>& nodes, const std::vector<std::int32_t>& order) {
+    for (std::size_t step = 0; step < order.size(); ++step) step_of_[nodes[index(order[step])]] = step;
+  }
+
+  std::size_t step_of(const Value* value) const {
+    std::size_t last = step_of_.at(value->node());
+    for (const torch::jit::Use& use : value->uses()) {
+      const Node* user = use.user;
+      while (user->owningBlock() != value->node()->owningBlock()) user = user->owningBlock()->owningNode();
+      if (const auto at = step_of_.find(user); at != step_of_.end()) last = std::max(last, at->second);
+    }
+    return last;
+  }
+
+ private:
+  std::unordered_map<const Node*, std::size_t> step_of_;
+};
+
+}  // namespace
+
+std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run& run,
+                                    const profiler::PlanRecord& plan) {
+  std::shared_ptr<Graph> copy = facts.graph->copy();
+  std::vector<Node*> nodes;
+  for (Node* node : copy->nodes()) {
+    if (node->kind() != torch::jit::prim::Constant) nodes.push_back(node);
+  }
+  for (const std::int32_t op : plan.order) nodes[index(op)]->moveBefore(copy->return_node());
+  copy->lint();  // every value is made before it is used; points come after, since they have no schema to look up
+
+  std::vector<std::int64_t> slot_of(run.tensors.size(), kNone);
+  std::vector<std::int64_t> offset_of(run.tensors.size(), 0);
+  for (std::size_t slot = 0; slot < plan.slots.size(); ++slot) {
+    slot_of[index(plan.slots[slot].tensor)] = static_cast<std::int64_t>(slot);
+    offset_of[index(plan.slots[slot].tensor)] = plan.slots[slot].offset_bytes;
+  }
+  struct Points {
+    std::vector<std::int64_t> placed_slots;
+    std::vector<std::int64_t> offsets;
+    std::vector<std::int32_t> freed;
+  };
+  std::vector<Points> points(run.ops.size());
+  for (const profiler::PointRecord& point : plan.points) {
+    Points& at = points[index(point.op)];
+    if (point.kind == PointKind::kPlace) {
+      at.placed_slots.push_back(slot_of[index(point.tensor)]);
+      at.offsets.push_back(offset_of[index(point.tensor)]);
+    } else if (point.kind == PointKind::kFree && slot_of[index(point.tensor)] != kNone) {
+      at.freed.push_back(point.tensor);
+    }
+  }
+
+  std::vector<bool> allocates(run.ops.size(), false);
+  for (const profiler::AllocationRecord& allocation : run.allocations) allocates[index(allocation.op)] = true;
+
+  const std::vector<std::vector<Value*>> droppable = droppable_values(nodes, run);
+  const LastUses last_uses(nodes, plan.order);
+  for (std::size_t step = 0; step < plan.order.size(); ++step) {
+    const std::int32_t op = plan.order[step];
+    const Points& at = points[index(op)];
+    if (allocates[index(op)]) {
+      Node* place = copy->create(place_symbol(), /*num_outputs=*/0);
+      place->i_(op_attribute(), op);
+      if (!at.placed_slots.empty()) {
+        place->is_(slots_attribute(), at.placed_slots);
+        place->is_(Symbol::attr("offsets"), at.offsets);
+      }
+      place->insertBefore(nodes[index(op)]);
+    }
+
+    std::vector<std::int64_t> slots;
+    std::vector<Value*> dropped;
+    for (const std::int32_t tensor : at.freed) {
+      // The alias that is used last, so that no other is kept any longer than it is needed. One that is made later
+      // than this point does not exist yet, one that is used later is no business of this point.
+      Value* chosen = nullptr;
+      for (Value* value : droppable[index(tensor)]) {
+        if (last_uses.step_of(value) == step) chosen = value;
+      }
+      // None: held by a container alone, which the interpreter drops. Twice: the result of an `if` may be either
+      // tensor.
+      if (chosen == nullptr || std::find(dropped.begin(), dropped.end(), chosen) != dropped.end()) continue;
+      slots.push_back(slot_of[index(tensor)]);
+      dropped.push_back(chosen);
+    }
+    if (dropped.empty()) continue;
+    Node* free = copy->create(free_symbol(), dropped, /*num_outputs=*/0);
+    free->is_(slots_attribute(), std::move(slots));
+    free->insertAfter(nodes[index(op)]);
+  }
+  return copy;
+}
+
+torch::jit::RegisterOperators register_point_operators() {
+  return torch::jit::RegisterOperators(
+      {torch::jit::Operator(place_symbol(), make_place, c10::AliasAnalysisKind::CONSERVATIVE),
+       torch::jit::Operator(free_symbol(), make_free, c10::AliasAnalysisKind::CONSERVATIVE)});
+}
+
+}  // namespace stowage

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "plugin/dependencies.h"
+#include "plugin/torch_headers.h"
+#include "profiler/record.h"
+
+namespace stowage {
+
+/// A copy of the graph that does what the plan says: nodes in planned order, and the points written between them,
+///
+///     stowage::place[op=7, slots=[3], offsets=[4096]]()   before op 7: its allocations come from slot 3, at 4096
+///     stowage::free[slots=[1]](%relu)                     after the last use of what slot 1 holds
+///
+/// Slots are numbered in the order in which they are taken. The plan has been validated against the run, and the run
+/// is one of this graph.
+std::shared_ptr<torch::jit::Graph> planned_copy(const GraphFacts& facts, const profiler::Run& run,
+                                                const profiler::PlanRecord& plan);
+
+/// The operators of the points.
+torch::jit::RegisterOperators register_point_operators();
+
+}  // namespace stowage
