@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "sample.h"
+#include "tests/support/sample_run.h"
 
 namespace stowage::profiler {
 namespace {

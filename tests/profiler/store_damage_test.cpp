@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "profiler/store.h"
-#include "sample.h"
+#include "tests/support/sample_run.h"
 
 namespace stowage::profiler {
 namespace {

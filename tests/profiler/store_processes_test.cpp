@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <thread>
 
 #include <gmock/gmock.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "profiler/store.h"
-#include "sample.h"
+#include "tests/support/sample_run.h"
 
 namespace stowage::profiler {
 namespace {
