@@ -27,7 +27,7 @@ inline constexpr std::int64_t kNoSlot = -1;
 struct Plan {
   /// Op ids in execution order: a permutation of the problem's ops.
   std::vector<std::int32_t> order;
-  /// By tensor: byte offset in the arena, or `kNoSlot`.
+  /// By tensor: byte offset in the arena, or `kNoSlot` for a persistent, external or empty one.
   std::vector<std::int64_t> offset_bytes;
   /// By op: tensors freed right after it, in tensor order (free points; workspace is not among them).
   std::vector<std::vector<std::int32_t>> frees_after;
@@ -38,6 +38,8 @@ struct Plan {
   std::int64_t program_peak_bytes = 0;
   /// No order has a lower peak (must-live bound).
   std::int64_t bound_bytes = 0;
+  /// The op at which that bound is met; -1 if the persistent tensors alone make it.
+  std::int32_t bound_op = -1;
   /// Whether the order is proven best.
   Status order_status = Status::kFeasible;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,10 +61,13 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
-/// Throws `std::invalid_argument` naming the op or tensor, unless the problem is well formed: ids in range, `after`
-/// earlier than its op, each tensor that is not persistent allocated exactly once and before its uses in program order,
-/// frees only of the op's own live workspace that no other op uses, sizes not negative and with a sum below 2^62,
-/// alignments powers of two.
+/// What keeps the problem from being well formed, in one line that names the op or tensor; nothing if it is: ids in
+/// range, `after` earlier than its op, each tensor that is not persistent allocated exactly once and before its uses in
+/// program order, frees only of the op's own live workspace that no other op uses, sizes not negative and with a sum
+/// below 2^62, alignments powers of two.
+std::optional<std::string> find_fault(const Problem& problem);
+
+/// Throws `std::invalid_argument` with the fault, if there is one.
 void check(const Problem& problem);
 
 }  // namespace stowage::solver

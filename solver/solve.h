@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "solver/plan.h"
@@ -14,6 +15,9 @@ struct SolveOptions {
   /// Limit on search steps, so that the same input gives the same plan on any machine.
   std::int64_t node_limit = 1'000'000;
 };
+
+/// The moment `deadline_ms` from now; the end of time if that is too far away to tell.
+std::chrono::steady_clock::time_point deadline_after(std::int64_t deadline_ms);
 
 /// Plans a step: the best order found, then a layout for it. Program order is always a candidate, so the peak is
 /// never above `program_peak_bytes`. Deterministic unless the deadline cuts the search short.

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "solver/layout.h"
+#include "solver/problem.h"
+
+namespace stowage::solver {
+
+/// Steps of the plan's clock during which a tensor lives: `[first_step, end_step)`. Empty for persistent tensors.
+struct Lifetime {
+  std::int32_t first_step = 0;
+  std::int32_t end_step = 0;
+
+  bool operator==(const Lifetime&) const = default;
+};
+
+/// What follows from an order: the clock of `Plan`, played once.
+struct Timeline {
+  std::vector<Lifetime> lifetimes;                     ///< by tensor
+  std::vector<std::vector<std::int32_t>> frees_after;  ///< by op: as in `Plan`
+  std::int64_t peak_bytes = 0;                         ///< largest live sum, as in `Plan`
+  std::int32_t peak_op = -1;                           ///< the first op that reaches it; -1 before any op
+  std::int32_t step_count = 0;
+};
+
+/// `problem` must be well formed, `order` a permutation of its ops that keeps the dependencies.
+Timeline play(const Problem& problem, const std::vector<std::int32_t>& order);
+
+/// Tensors that need a slot: neither persistent nor external nor empty.
+std::vector<std::int32_t> find_slotted(const Problem& problem);
+
+/// What a layout has to place, one buffer for each of `find_slotted`: id is the tensor's, size rounded up to alignment.
+std::vector<Buffer> find_buffers(const Problem& problem, const Timeline& timeline);
+
+/// By op: the tensors whose last use it can be, each once: what it reads, writes or allocates, but neither persistent
+/// ones and outputs, which are never freed, nor workspace, which the op frees itself.
+std::vector<std::vector<std::int32_t>> find_uses(const Problem& problem);
+
+}  // namespace stowage::solver

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "solver/order.h"
+
+#include <numeric>
+
+#include "solver/improve.h"
+#include "solver/lifetimes.h"
+#include "solver/schedule.h"
+
+namespace stowage::solver {
+namespace {
+
+class OrderSearch {
+ public:
+  OrderSearch(const Problem& problem, const OrderLimits& limits)
+      : problem_(problem),
+        limits_(limits),
+        dependencies_(find_dependencies(problem)),
+        scheduler_(problem, dependencies_) {}
+
+  Order find() {
+    best_.ops.resize(problem_.ops.size());
+    std::iota(best_.ops.begin(), best_.ops.end(), 0);
+    best_.program_peak_bytes = best_.peak_bytes = play(problem_, best_.ops).peak_bytes;
+    best_.bound = find_order_bound(problem_, dependencies_);
+    run_portfolio();
+    improve();
+    if (!is_done()) best_.bound = sharpen_order_bound(problem_, dependencies_, best_.ops, best_.bound);
+    best_.status = best_.peak_bytes == best_.bound.bytes ? Status::kOptimal : Status::kFeasible;
+    return best_;
+  }
+
+ private:
+  bool is_done() const {
+    return best_.peak_bytes == best_.bound.bytes || std::chrono::steady_clock::now() >= limits_.deadline;
+  }
+
+  void offer(const std::vector<std::int32_t>& ops) {
+    const std::int64_t peak_bytes = play(problem_, ops).peak_bytes;
+    if (peak_bytes >= best_.peak_bytes) return;
+    best_.peak_bytes = peak_bytes;
+    best_.ops = ops;
+  }
+
+  /// Each rule forward from the program order; backward; and forward again from what backward found.
+  void run_portfolio() {
+    const std::vector<std::int32_t> program = best_.ops;
+    for (const Rule rule : {Rule::kReleaseFirst, Rule::kAnyRelease, Rule::kSmallestGrowth}) {
+      if (is_done()) return;
+      offer(scheduler_.schedule(Direction::kForward, rule, program, best_.bound.bytes));
+      if (is_done()) return;
+      const auto backward = scheduler_.schedule(Direction::kBackward, rule, program, best_.bound.bytes);
+      offer(backward);
+      offer(scheduler_.schedule(Direction::kForward, rule, backward, best_.bound.bytes));
+    }
+  }
+
+  /// Relieves the peak move by move, each tried as it is and as the reference of a list schedule, as long as that
+  /// helps.
+  void improve() {
+    constexpr std::size_t kMostMoves = 48;
+    std::int64_t nodes = 0;
+    for (bool improved = true; improved && !is_done();) {
+      improved = false;
+      const std::int64_t peak_bytes = best_.peak_bytes;
+      const Timeline timeline = play(problem_, best_.ops);
+      for (const auto& moved : find_relieving_orders(problem_, dependencies_, best_.ops, timeline, kMostMoves)) {
+        nodes += std::ssize(moved);
+        if (is_done() || nodes > limits_.node_limit) return;
+        offer(moved);
+        for (const Rule rule : {Rule::kReleaseFirst, Rule::kAnyRelease}) {
+          offer(scheduler_.schedule(Direction::kForward, rule, moved, peak_bytes - 1));
+        }
+        improved = best_.peak_bytes < peak_bytes;
+        if (improved) break;
+      }
+    }
+  }
+
+  const Problem& problem_;
+  const OrderLimits limits_;
+  const Dependencies dependencies_;
+  const ListScheduler scheduler_;
+  Order best_;
+};
+
+}  // namespace
+
+Order find_order(const Problem& problem, const OrderLimits& limits) { return OrderSearch(problem, limits).find(); }
+
+}  // namespace stowage::solver

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "solver/solve.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "solver/layout.h"
+#include "solver/lifetimes.h"
+#include "solver/order.h"
+
+namespace stowage::solver {
+
+std::string_view to_string(Status status) {
+  switch (status) {
+    case Status::kOptimal:
+      return "optimal";
+    case Status::kFeasible:
+      return "feasible";
+    case Status::kInfeasible:
+      return "infeasible";
+    case Status::kTimedOut:
+      return "timed_out";
+  }
+  return "unknown";
+}
+
+std::chrono::steady_clock::time_point deadline_after(std::int64_t deadline_ms) {
+  using std::chrono::steady_clock;
+  const auto now = steady_clock::now();
+  const std::chrono::milliseconds wait(std::max<std::int64_t>(deadline_ms, 0));
+  const auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::time_point::max() - now);
+  return wait < longest ? now + wait : steady_clock::time_point::max();
+}
+
+Plan solve(const Problem& problem, const SolveOptions& options) {
+  check(problem);
+  const auto deadline = deadline_after(options.deadline_ms);
+  Order order = find_order(problem, {.deadline = deadline, .node_limit = options.node_limit});
+  Timeline timeline = play(problem, order.ops);
+  const Layout layout = lay_out(find_buffers(problem, timeline),
+                                {.capacity_bytes = {}, .deadline = deadline, .node_limit = options.node_limit});
+
+  Plan plan;
+  plan.order = std::move(order.ops);
+  plan.offset_bytes.assign(problem.tensors.size(), kNoSlot);
+  const std::vector<std::int32_t> slotted = find_slotted(problem);
+  for (std::size_t slot = 0; slot < slotted.size(); ++slot) {
+    plan.offset_bytes[slotted[slot]] = layout.offset_bytes[slot];
+  }
+  plan.frees_after = std::move(timeline.frees_after);
+  plan.peak_bytes = order.peak_bytes;
+  plan.program_peak_bytes = order.program_peak_bytes;
+  plan.bound_bytes = order.bound.bytes;
+  plan.bound_op = order.bound.op;
+  plan.order_status = order.status;
+  plan.arena_bytes = layout.height_bytes;
+  plan.arena_bound_bytes = layout.bound_bytes;
+  plan.layout_status = layout.status;
+  return plan;
+}
+
+}  // namespace stowage::solver
