@@ -20,12 +20,15 @@ _MEMORY_FORMATS = {  # c10/core/MemoryFormat.h
 }
 
 
+_TYPES = {float: torch._C.FloatType, int: torch._C.IntType}
+
+
 class Unscriptable(Exception):
     """An op has no TorchScript form; the text names it."""
 
 
 def to_function(graph: torch.fx.Graph, name: str) -> torch.jit.ScriptFunction:
-    """Compiles `graph`: placeholders are tensors, or floats where their type says so; the output is one value."""
+    """Compiles `graph`: placeholders are tensors, or numbers where their type says so; the output is one value."""
     return torch._C._create_function_from_graph(name, _Builder(graph).ir)
 
 
@@ -36,10 +39,12 @@ class _Builder:
         for node in graph.nodes:
             if node.op == "placeholder":
                 value = self.ir.addInput(node.name)
-                value.setType(torch._C.FloatType.get() if node.type is float else torch._C.TensorType.get())
+                value.setType(_TYPES.get(node.type, torch._C.TensorType).get())
                 self.values[node] = value
             elif node.op == "output":
-                self.ir.registerOutput(self.values[node.args[0]])
+                value = self.values[node.args[0]]
+                value.setDebugName(node.args[0].name)
+                self.ir.registerOutput(value)
             elif node.target is operator.getitem:
                 self.values[node] = self.values[node.args[0]][node.args[1]]
             elif isinstance(node.target, torch._ops.OpOverload):

@@ -13,12 +13,14 @@ from typing import Any, Callable, Iterator
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 aten = torch.ops.aten
 
 _OWN_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 _PLAIN = (bool, int, float, str)
+_SUMS = (aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
 
 
 class CaptureError(RuntimeError):
@@ -52,7 +54,7 @@ class Trace:
     batch: list[torch.fx.Node]
     params: list[torch.fx.Node]
     buffers: list[torch.fx.Node]
-    constants: list[tuple[torch.fx.Node, torch.Tensor]]
+    constants: list[tuple[torch.fx.Node, Any]]  # placeholder, and the tensor or number to pass for it
     loss: torch.fx.Node
     grads: list[torch.fx.Node | None]  # one a parameter; None where the loss does not depend on it
     reassigned: list[tuple[torch.fx.Node, torch.fx.Node]]  # buffer, and the value that the forward gave it
@@ -129,7 +131,7 @@ def explain(error: Exception) -> CaptureError:
         return error
     where = _place(error)
     text = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(error, DataDependentOutputException) or "get value out of a tracing tensor" in text:
+    if isinstance(error, (DataDependentOutputException, GuardOnDataDependentSymNode)):
         return CaptureError(f"its control flow depends on a tensor's value{where}", "use torch.where")
     if isinstance(error, DynamicOutputShapeException):
         op = str(error.func).removesuffix(".default")
@@ -254,10 +256,11 @@ def _put_back(module: torch.nn.Module, before: dict[str, tuple[Any, list | None]
 
 
 def _tidy(traced: torch.fx.GraphModule, names: list[str]) -> tuple[torch.fx.Graph, list, list, list]:
-    """Copies the traced graph; returns the copy, its placeholders, its constants (node, tensor) and its outputs.
+    """Copies the traced graph; returns the copy, its placeholders, its constants (node, value) and its outputs.
 
     Constants become placeholders too, placeholders get the `names` of what they stand for, silent aliases go, and batch
-    norm is called by the overload that says which statistics it writes.
+    norm is called by the overload that says which statistics it writes. Where a TorchScript pass would look for a literal
+    number and then round in another way, the number is hidden in a placeholder.
     """
     nodes = list(traced.graph.nodes)
     graph = torch.fx.Graph()
@@ -270,6 +273,9 @@ def _tidy(traced: torch.fx.GraphModule, names: list[str]) -> tuple[torch.fx.Grap
         if node.op == "get_attr":
             made[node] = graph.placeholder(f"c_{len(constants)}")
             constants.append((made[node], _constant(getattr(traced, node.target))))
+    one = graph.placeholder("one", type_expr=int)
+    zero = graph.placeholder("zero", type_expr=int)
+    constants += [(one, 1), (zero, 0)]
     # Where an op reshapes a tensor in place, an alias is more than another name.
     reshapes = any(torch.Tag.inplace_view in getattr(node.target, "tags", ()) for node in nodes)
     for node in nodes:
@@ -281,6 +287,10 @@ def _tidy(traced: torch.fx.GraphModule, names: list[str]) -> tuple[torch.fx.Grap
         made[node] = graph.node_copy(node, made.__getitem__)
         if node.target is aten.native_batch_norm.default and node.args[3] is not None:
             made[node].target = aten._native_batch_norm_legit.default  # the same kernel
+        elif node.target is aten.addmm.default and not {"beta", "alpha"} & node.kwargs.keys():
+            made[node].kwargs = {"beta": one, "alpha": one}  # DecomposeOps would make it mm and add
+        elif node.target in _SUMS and type(node.args[1]) is int and node.args[1] == 0:
+            made[node].update_arg(1, zero)  # PeepholeOptimize would drop it, but -0.0 + 0 is 0.0
     return graph, placeholders, constants, [made.get(value) for value in nodes[-1].args[0]]
 
 

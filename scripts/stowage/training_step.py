@@ -62,7 +62,8 @@ class _Program:
 
     function: torch.jit.ScriptFunction
     takes: list[int]  # which of a step's values the function takes: see Step._values
-    constants: list[torch.Tensor]
+    constants: list[Any]
+    grad_mode: bool  # no value requires a gradient, but oneDNN's LSTM keeps what its backward needs in this mode only
 
 
 @dataclass
@@ -269,7 +270,12 @@ class Step:
                 takes.append(position[node])
             else:
                 graph.erase_node(node)
-        return _Program(torchscript.to_function(graph, "step"), takes, [tensor for _, tensor in trace.constants])
+        return _Program(
+            function=torchscript.to_function(graph, "step"),
+            takes=takes,
+            constants=[value for _, value in trace.constants],
+            grad_mode=any(node.target is aten.mkldnn_rnn_layer.default for node in graph.nodes),
+        )
 
     # --- running -----------------------------------------------------------------------------------------------------
 
@@ -284,7 +290,7 @@ class Step:
         values += [param.grad for param in now.params]
         values += [state[name] for update, state in zip(updates, states) for name in rule.tensors(update.group)]
         values += [float(number) for group in scalars for number in group.values()]
-        with torch.no_grad(), _no_autocast(now.params[0].device.type):
+        with torch.set_grad_enabled(program.grad_mode), _no_autocast(now.params[0].device.type):
             loss = program.function(*[values[index] for index in program.takes])
         for update, state in zip(updates, states):  # only now: a step that raises makes no state
             if state:

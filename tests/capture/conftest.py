@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+import importlib.util
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("stowage") is None:  # not installed: the package's source will do, capture needs no plugin
+    sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
