@@ -90,6 +90,22 @@ bool any_write(const c10::AliasInfo& alias) {
   return alias.isWrite() || std::any_of(alias.containedTypes().begin(), alias.containedTypes().end(), any_write);
 }
 
+/// Inputs that an op writes though its schema does not say so: the running statistics of a training batch norm
+/// (`native_batch_norm` and its kin in native_functions.yaml, 2.11; `AliasDb` knows of `batch_norm` alone).
+std::vector<std::size_t> silent_writes(const Node& node, const c10::FunctionSchema& schema) {
+  std::vector<std::size_t> written;
+  if (schema.name().find("backward") != std::string::npos) return written;
+  for (std::size_t argument = 0; argument < schema.arguments().size() && argument < node.inputs().size(); ++argument) {
+    const std::string& name = schema.arguments()[argument].name();
+    if (name == "running_mean" || name == "running_var") written.push_back(argument);
+    if (name == "training" || name == "train" || name == "use_input_stats") {
+      const auto training = torch::jit::toIValue(node.inputs()[argument]);
+      if (training && training->isBool() && !training->toBool()) return {};
+    }
+  }
+  return written;
+}
+
 /// Walks a node and the nodes inside it.
 class FactReader {
  public:
@@ -172,11 +188,16 @@ class FactReader {
       const Value* input = node.inputs()[argument];
       // A changed list or dict is seen by every later reader of it, and by no storage.
       if (alias->isWrite() && !input->type()->isSubtypeOf(*c10::TensorType::get())) facts_.barrier = true;
-      if (nested) {
-        nested_write_ = true;  // what it is a view of, outside, is not worth finding out
-      } else if (std::find(facts_.writes.begin(), facts_.writes.end(), input) == facts_.writes.end()) {
-        facts_.writes.push_back(input);
-      }
+      add_write(input, nested);
+    }
+    for (const std::size_t argument : silent_writes(node, op->schema())) add_write(node.inputs()[argument], nested);
+  }
+
+  void add_write(const Value* input, bool nested) {
+    if (nested) {
+      nested_write_ = true;  // what it is a view of, outside, is not worth finding out
+    } else if (std::find(facts_.writes.begin(), facts_.writes.end(), input) == facts_.writes.end()) {
+      facts_.writes.push_back(input);
     }
   }
 

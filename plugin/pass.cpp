@@ -36,11 +36,20 @@ std::int64_t g_graphs_seen = 0;
 std::vector<LeftAlone> g_left_alone;
 std::map<std::string, int> g_names;
 
-/// After the module that the graph belongs to, where it has one; numbered from the second of a name on.
-std::string name_of(const Graph& graph) {
+Symbol name_symbol() { return Symbol::fromQualString("stowage::name"); }
+
+/// What `stowage::name[name]()` says, which is taken out; else after the module that the graph belongs to; numbered
+/// from the second of a name on.
+std::string take_name(Graph& graph) {
   std::string name = "graph";
   if (!graph.inputs().empty()) {
     if (const auto type = graph.inputs()[0]->type()->cast<c10::ClassType>()) name = type->name()->name();
+  }
+  for (auto node = graph.nodes().begin(); node != graph.nodes().end(); ++node) {
+    if (node->kind() != name_symbol()) continue;
+    name = node->s(torch::jit::attr::name);
+    node.destroyCurrent();
+    break;
   }
   const int number = ++g_names[name];
   return number == 1 ? name : fmt::format("{}.{}", name, number);
@@ -67,10 +76,10 @@ void wrap(Graph& graph, const std::string& name) {
 }
 
 void region_pass(std::shared_ptr<Graph>& graph) {
-  const std::size_t ops = count_ops(*graph);
   std::lock_guard lock(g_mutex);
   ++g_graphs_seen;
-  const std::string name = name_of(*graph);
+  const std::string name = take_name(*graph);
+  const std::size_t ops = count_ops(*graph);
   std::string why = why_left_alone(*graph);
   if (why.empty() && ops < static_cast<std::size_t>(options().min_ops)) {
     why = fmt::format("it has {} ops, fewer than the option min_ops ({})", ops, options().min_ops);
@@ -123,8 +132,7 @@ std::string status() {
   const MeterReading meter = cpu_allocator().meter();
   json["meter"] = {{"live_bytes", meter.live_bytes}, {"peak_bytes", meter.peak_bytes}};
   json["notes"] = notes();
-  json["regions"] = nlohmann::json::array();
-  for (const Region* region : regions()) json["regions"].push_back(region->status());
+  json["regions"] = all_regions_status();
   std::lock_guard lock(g_mutex);
   json["enabled"] = g_pass.has_value();
   json["graphs_seen"] = g_graphs_seen;
@@ -136,16 +144,19 @@ std::string status() {
 }
 
 std::string planned_graph(const std::string& name) {
-  const std::vector<Region*> all = regions();
-  for (auto region = all.rbegin(); region != all.rend(); ++region) {
-    if (name.empty() || (*region)->name() == name) return (*region)->text();
-  }
+  if (auto text = region_text(name)) return *text;
   std::vector<std::string> names;
-  for (const Region* region : all) names.push_back(region->name());
+  for (const auto& region : all_regions_status()) names.push_back(region["name"]);
   throw std::invalid_argument(
-      all.empty() ? "cannot print the planned graph: no graph has met stowage yet; run a scripted module twice first"
-                  : fmt::format("cannot print the planned graph of '{}': there is no such region; there are {}", name,
-                                fmt::join(names, ", ")));
+      names.empty() ? "cannot print the planned graph: no graph has met stowage yet; run a scripted module twice first"
+                    : fmt::format("cannot print the planned graph of '{}': there is no such region; there are {}", name,
+                                  fmt::join(names, ", ")));
+}
+
+torch::jit::RegisterOperators register_name_operator() {
+  return torch::jit::RegisterOperators({torch::jit::Operator(
+      name_symbol(), [](const Node*) -> torch::jit::Operation { return [](torch::jit::Stack&) {}; },
+      c10::AliasAnalysisKind::CONSERVATIVE)});
 }
 
 }  // namespace stowage

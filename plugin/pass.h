@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "plugin/torch_headers.h"
+
 namespace stowage {
 
 /// Registers the torch.jit pass that wraps graphs in regions, installs the CPU allocator and opens the store (empty:
@@ -18,5 +20,8 @@ std::string status();
 /// Program and plan of the region of that name, printed; "" means the newest. Throws `std::invalid_argument`, naming
 /// the regions there are.
 std::string planned_graph(const std::string& name);
+
+/// `stowage::name[name]()`, which does nothing: whoever builds a graph puts it in to name the graph's region.
+torch::jit::RegisterOperators register_name_operator();
 
 }  // namespace stowage

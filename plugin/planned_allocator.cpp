@@ -91,12 +91,27 @@ std::int64_t PlannedSession::upstream_peak_bytes() const {
   return peak_bytes_;
 }
 
+void PlannedSession::check_freed(const void* pointer) {
+  if (!owns_arena_) return;
+  std::lock_guard lock(allocator_.mutex_);
+  if (table_.arena_bytes != 0 && allocator_.arenas_.back()->is_live(pointer)) ++counters_.late_frees;
+}
+
 // --- arena ----------------------------------------------------------------------------------------------------------
 
 bool PlannedAllocator::Arena::contains(const void* pointer) const {
   const auto* byte = static_cast<const char*>(pointer);
   return byte >= base && byte < base + size_bytes;
 }
+
+std::vector<PlannedAllocator::Arena::Span>::iterator PlannedAllocator::Arena::find(const void* pointer) {
+  const std::int64_t begin = static_cast<const char*>(pointer) - base;
+  const auto at = std::lower_bound(live.begin(), live.end(), begin,
+                                   [](const Span& span, std::int64_t offset) { return span.begin_bytes < offset; });
+  return at != live.end() && at->begin_bytes == begin ? at : live.end();
+}
+
+bool PlannedAllocator::Arena::is_live(const void* pointer) { return contains(pointer) && find(pointer) != live.end(); }
 
 bool PlannedAllocator::Arena::try_place(Slot slot) {
   const Span span{slot.offset_bytes, slot.offset_bytes + slot.size_bytes};
@@ -257,11 +272,8 @@ bool PlannedAllocator::free_slot(void* pointer) {
         std::find_if(arenas_.begin(), arenas_.end(), [&](const auto& arena) { return arena->contains(pointer); });
     if (found == arenas_.end()) return false;
     Arena& arena = **found;
-    const std::int64_t begin = static_cast<char*>(pointer) - arena.base;
-    const auto span =
-        std::lower_bound(arena.live.begin(), arena.live.end(), begin,
-                         [](const Arena::Span& other, std::int64_t at) { return other.begin_bytes < at; });
-    if (span == arena.live.end() || span->begin_bytes != begin) return true;  // not live: a double free, dropped
+    const auto span = arena.find(pointer);
+    if (span == arena.live.end()) return true;  // not live: a double free, dropped
     if (poison_.load(std::memory_order_relaxed)) {
       std::memset(pointer, 0xFF, static_cast<std::size_t>(span->end_bytes - span->begin_bytes));
     }

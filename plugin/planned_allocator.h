@@ -137,7 +137,8 @@ class PlannedSession : public Session {
 
   /// Whether the arena is ours. If not, every allocation goes upstream, uncounted.
   bool owns_arena() const { return owns_arena_; }
-  void count_late_free() { ++counters_.late_frees; }
+  /// A free point has dropped its reference to the slot at `pointer`: counts it as late if it is still live.
+  void check_freed(const void* pointer);
   const Counters& counters() const { return counters_; }
   /// Largest live sum of what this run took from upstream; the arena is not in it.
   std::int64_t upstream_peak_bytes() const;
@@ -204,6 +205,9 @@ class PlannedAllocator {
 
     bool contains(const void* pointer) const;
     bool try_place(Slot slot);
+    /// The live slot that begins at `pointer`, or the end of `live`.
+    std::vector<Span>::iterator find(const void* pointer);
+    bool is_live(const void* pointer);
   };
   /// What we know of an upstream block that we watch.
   struct Entry {

@@ -30,11 +30,24 @@ using torch::jit::Stack;
 using torch::jit::Symbol;
 
 std::atomic<bool> g_planning{false};
-std::mutex g_regions_mutex;
+/// Regions in the order in which they were made. What a region that is gone had to tell is kept, so that a report at
+/// the end of training has it; of those, the oldest goes first.
+struct Registry {
+  struct Entry {
+    const Region* region = nullptr;  ///< null once it is gone
+    std::string name;
+    nlohmann::json status;
+    std::string text;
+  };
+  static constexpr std::size_t kMaxGone = 64;
 
-std::vector<Region*>& region_list() {
-  static auto* list = new std::vector<Region*>();
-  return *list;
+  std::mutex mutex;
+  std::list<Entry> entries;
+};
+
+Registry& registry() {
+  static auto* instance = new Registry();
+  return *instance;
 }
 
 std::string hash_of(const std::shared_ptr<Graph>& graph) {
@@ -158,13 +171,21 @@ Region::Region(std::shared_ptr<Graph> graph, std::string name)
       facts_(read_facts(std::move(graph))),
       hash_(hash_of(facts_.graph)),
       code_(facts_.graph, name_) {
-  std::lock_guard lock(g_regions_mutex);
-  region_list().push_back(this);
+  std::lock_guard lock(registry().mutex);
+  registry().entries.push_back({this, name_, {}, {}});
 }
 
 Region::~Region() {
-  std::lock_guard lock(g_regions_mutex);
-  std::erase(region_list(), this);
+  std::lock_guard lock(registry().mutex);
+  auto& entries = registry().entries;
+  const auto own = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.region == this; });
+  own->status = status();
+  own->text = text();
+  own->region = nullptr;
+  const auto is_gone = [](const auto& entry) { return entry.region == nullptr; };
+  if (std::count_if(entries.begin(), entries.end(), is_gone) > static_cast<std::ptrdiff_t>(Registry::kMaxGone)) {
+    entries.erase(std::find_if(entries.begin(), entries.end(), is_gone));
+  }
 }
 
 void Region::run(Stack& stack) {
@@ -398,9 +419,23 @@ nlohmann::json Region::status() const {
   return json;
 }
 
-std::vector<Region*> regions() {
-  std::lock_guard lock(g_regions_mutex);
-  return region_list();
+nlohmann::json all_regions_status() {
+  std::lock_guard lock(registry().mutex);
+  nlohmann::json all = nlohmann::json::array();
+  for (const auto& entry : registry().entries) {
+    all.push_back(entry.region != nullptr ? entry.region->status() : entry.status);
+    all.back()["alive"] = entry.region != nullptr;
+  }
+  return all;
+}
+
+std::optional<std::string> region_text(const std::string& name) {
+  std::lock_guard lock(registry().mutex);
+  const auto& entries = registry().entries;
+  const auto newest = std::find_if(entries.rbegin(), entries.rend(),
+                                   [&](const auto& entry) { return name.empty() || entry.name == name; });
+  if (newest == entries.rend()) return std::nullopt;
+  return newest->region != nullptr ? newest->region->text() : newest->text;
 }
 
 void set_planning(bool on) { g_planning.store(on, std::memory_order_relaxed); }

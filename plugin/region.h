@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,8 +80,11 @@ class Region {
   std::int64_t plans_recalled_ = 0;
 };
 
-/// All regions alive, oldest first.
-std::vector<Region*> regions();
+/// The status of every region, oldest first; of one that is gone, the last.
+nlohmann::json all_regions_status();
+
+/// The text of the newest region of that name ("": any), or nothing. One that is gone keeps its last text.
+std::optional<std::string> region_text(const std::string& name);
 
 /// The operator of the region node: attributes `Subgraph` and `name`.
 torch::jit::RegisterOperators register_region_operator();

@@ -11,6 +11,7 @@ namespace {
 
 const torch::jit::RegisterOperators kRegionOperator = stowage::register_region_operator();
 const torch::jit::RegisterOperators kProfileOperators = stowage::register_profile_operators();
+const torch::jit::RegisterOperators kNameOperator = stowage::register_name_operator();
 const torch::jit::RegisterOperators kPointOperators = stowage::register_point_operators();
 
 }  // namespace

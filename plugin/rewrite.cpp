@@ -33,12 +33,15 @@ torch::jit::Operation make_place(const Node* node) {
 /// Drops the last reference to each value; a storage that something else still holds keeps its slot until it dies.
 torch::jit::Operation make_free(const Node* node) {
   return [count = node->inputs().size()](Stack& stack) {
-    for (const c10::IValue& value : torch::jit::last(stack, count)) {
-      const at::Tensor& tensor = value.toTensor();
-      if (tensor.use_count() == 1 && tensor.storage().use_count() == 1) continue;
-      if (auto* session = static_cast<PlannedSession*>(Session::current())) session->count_late_free();
+    for (std::size_t each = 0; each < count; ++each) {
+      at::Tensor tensor = torch::jit::pop(stack).toTensor();
+      const bool surely_freed = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+      const void* pointer = tensor.storage().data();
+      tensor.reset();
+      if (surely_freed) continue;
+      // A view made under no_grad holds its base, so the count alone proves nothing.
+      if (auto* session = static_cast<PlannedSession*>(Session::current())) session->check_freed(pointer);
     }
-    torch::jit::drop(stack, count);
   };
 }
 
