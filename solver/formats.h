@@ -36,6 +36,9 @@ std::vector<Buffer> read_buffers(const std::string& path);
 /// With the column `offset` if `offset_bytes` (by buffer) is not empty or some buffer is fixed.
 std::string format_buffers(const std::vector<Buffer>& buffers, const std::vector<std::int64_t>& offset_bytes = {});
 
+/// The text of a plain file or one compressed with gzip. `what` says in messages what was looked for: "step".
+std::string read_file(std::string_view what, const std::string& path);
+
 /// Writes a whole file, compressed if its name ends in ".gz". Replaces a file only with `force`.
 void write_file(const std::string& path, std::string_view text, bool force);
 
