@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -133,9 +133,6 @@ def explain(error: Exception) -> CaptureError:
     text = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, (DataDependentOutputException, GuardOnDataDependentSymNode)):
         return CaptureError(f"its control flow depends on a tensor's value{where}", "use torch.where")
-    if isinstance(error, DynamicOutputShapeException):
-        op = str(error.func).removesuffix(".default")
-        return CaptureError(f"the shape of what '{op}' returns depends on a tensor's value{where}", "use a mask")
     return CaptureError(f"tracing it raised {type(error).__name__}: {text.rstrip('.')}{where}", "mend that")
 
 

@@ -84,7 +84,10 @@ class _Now:
         self.batch, spec = tree_flatten((self.inputs, targets))
         for tensor in self.batch:
             if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"cannot run the step: inputs and targets must be tensors, found '{type(tensor).__name__}'")
+                name, found = type(whole.model).__name__, type(tensor).__name__
+                raise TypeError(
+                    f"cannot capture '{name}': inputs and targets must be tensors, found '{found}'; pass tensors"
+                )
         self.params: list[torch.Tensor] = []
         self.buffers: list[torch.Tensor] = []
         modules = self._walk(whole)

@@ -171,3 +171,20 @@ def test_adding_a_literal_zero_keeps_eagers_signed_zeros():
 
     x, y = torch.tensor([-0.0, 0.0, 1.0, 2.0]), torch.zeros(4)
     Twins(Shifted, sgd, x, y, nn.functional.mse_loss).train(x, y, steps=4)
+
+
+def test_values_read_on_the_host_and_shapes_that_depend_on_them():
+    class Selects(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = nn.Linear(20, 10)
+
+        def forward(self, x):
+            x = self.project(x)
+            return x * x.detach().max().item() + x[x > 0].sum()
+
+    x, y = torch.randn(8, 20), labels(8)
+    twins = Twins(Selects, sgd, x, y)
+    for _ in range(5):
+        twins.train(torch.randn(8, 20), y, steps=2)
+    assert len(twins.step.graphs) == 1

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package without torch, without its plugin, and with a plugin for another torch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import stowage
+import torch
+from stowage import plugin
+
+PACKAGE = Path(stowage.__file__).parent
+
+
+def test_importing_needs_no_torch():
+    code = "import sys; sys.modules['torch'] = None; import stowage; print(stowage.__all__)"
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "['CaptureError', 'capture', 'disable', 'enable', 'planned_graph', 'report', 'set_option', 'status']\n"
+    )
+
+
+def test_unknown_names():
+    with pytest.raises(AttributeError, match="^module 'stowage' has no attribute 'plan'$"):
+        stowage.plan
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    monkeypatch.setattr(plugin, "_loaded", False)
+
+
+def test_a_missing_plugin(unloaded, monkeypatch, tmp_path):
+    monkeypatch.setenv("STOWAGE_LIBRARY", str(tmp_path / "libstowage.so"))
+    with pytest.raises(RuntimeError) as raised:
+        stowage.enable()
+    assert str(raised.value) == (
+        f"cannot load stowage: '{tmp_path}/libstowage.so' not found; build the plugin, or set STOWAGE_LIBRARY to it"
+    )
+
+
+def test_a_plugin_for_another_torch_is_refused_before_it_is_loaded(unloaded, monkeypatch, tmp_path):
+    (tmp_path / "libstowage.so").write_bytes(b"no library at all")
+    (tmp_path / "build_info.py").write_text('TORCH_VERSION = "2.11.0+cpu"\n')
+    monkeypatch.setenv("STOWAGE_LIBRARY", str(tmp_path / "libstowage.so"))
+    monkeypatch.setattr(torch, "__version__", "2.10.0+cu130")
+    with pytest.raises(RuntimeError) as raised:
+        stowage.status()
+    assert str(raised.value) == (
+        "cannot load stowage: built for torch 2.11.0, found 2.10.0; install stowage again in this environment"
+    )
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
+    with pytest.raises(OSError):  # the same release: now the loader has its say
+        stowage.status()
