@@ -13,7 +13,7 @@ _HOMES = {
     "disable": "plugin",
     "enable": "plugin",
     "planned_graph": "plugin",
-    "report": "plugin",
+    "report": "reporting",
     "set_option": "plugin",
     "status": "plugin",
 }

@@ -39,8 +39,16 @@ def load() -> Any:
     return torch.ops.stowage
 
 
-def enable(store: str | os.PathLike = "stowage.db") -> None:
-    """Profiles and plans TorchScript graphs from now on; runs and plans are kept in the SQLite file `store`."""
+def loaded() -> bool:
+    """Whether this package has loaded the plugin."""
+    return _loaded
+
+
+def enable(store: str | os.PathLike = "") -> None:
+    """Profiles and plans TorchScript graphs from now on.
+
+    Runs and plans are kept in the SQLite file `store`; without one, in what the option `store` names.
+    """
     global _generation
     load().enable(os.fspath(store))
     _generation += 1

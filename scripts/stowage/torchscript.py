@@ -27,9 +27,17 @@ class Unscriptable(Exception):
     """An op has no TorchScript form; the text names it."""
 
 
-def to_function(graph: torch.fx.Graph, name: str) -> torch.jit.ScriptFunction:
-    """Compiles `graph`: placeholders are tensors, or numbers where their type says so; the output is one value."""
-    return torch._C._create_function_from_graph(name, _Builder(graph).ir)
+def to_function(graph: torch.fx.Graph, label: str = "") -> torch.jit.ScriptFunction:
+    """Compiles `graph`: placeholders are tensors, or numbers where their type says so; the output is one value.
+
+    With a `label`, the graph tells the plugin, which must be loaded, to call it so.
+    """
+    ir = _Builder(graph).ir
+    if label:
+        mark = ir.create("stowage::name", 0)
+        mark.s_("name", label)
+        ir.prependNode(mark)
+    return torch._C._create_function_from_graph("step", ir)
 
 
 class _Builder:

@@ -274,7 +274,7 @@ class Step:
             else:
                 graph.erase_node(node)
         return _Program(
-            function=torchscript.to_function(graph, "step"),
+            function=torchscript.to_function(graph, type(self.model).__name__ if plugin.loaded() else ""),
             takes=takes,
             constants=[value for _, value in trace.constants],
             grad_mode=any(node.target is aten.mkldnn_rnn_layer.default for node in graph.nodes),

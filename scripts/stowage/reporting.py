@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What planning has brought so far, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import plugin
+from .text import size
+
+_HEADINGS = ("graph", "runs", "peak before", "peak after", "bound", "arena", "hits", "misses")
+
+
+def report() -> str:
+    """A line for each planned graph and signature: bytes that a run of the graph has live at most, before and after planning,
+    the lower bound of that peak, the arena, and the allocations of the last run that came from the plan or did not.
+
+    Below it, what is not planned and why.
+    """
+    return render(plugin.status())
+
+
+def render(status: dict[str, Any]) -> str:
+    """The text of `report` for what the plugin's `status` says."""
+    rows: list[tuple[str, ...]] = [_HEADINGS]
+    notes: list[str] = []
+    for region in status["regions"]:
+        for phase in region["phases"]:
+            if phase["state"] == "planned":
+                rows.append(_row(region["name"], phase))
+            else:
+                why = phase.get("why", "its allocations are not steady yet")
+                notes.append(f"{region['name']}: {phase['state']}: {why}")
+    notes += [f"{graph['name']}: left alone: {graph['why']}" for graph in status["left_alone"]]
+    if len(rows) == 1:
+        notes.insert(0, "nothing is planned yet")
+        rows = []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))] if rows else []
+    lines = [
+        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths)))
+        for row in rows
+    ]
+    return "\n".join(lines + notes)
+
+
+def _row(name: str, phase: dict[str, Any]) -> tuple[str, ...]:
+    last = phase["last"]
+    misses = sum(count["allocations"] for count in last["misses"].values())
+    return (
+        name,
+        str(phase["runs"]),
+        size(phase["program_peak_bytes"]),
+        size(phase["peak_bytes"]),
+        size(phase["bound_bytes"]),
+        size(phase["arena_bytes"]),
+        str(last["hits"]["allocations"]),
+        str(misses),
+    )
