@@ -97,14 +97,18 @@ void region_pass(std::shared_ptr<Graph>& graph) {
   wrap(*graph, name);
 }
 
+void apply_options() {
+  cpu_allocator().set_poison(options().poison);
+  cpu_allocator().set_meter(options().meter);
+}
+
 }  // namespace
 
 void enable(const std::string& store) {
   if (!store.empty()) set_option("store", store);
   open_plan_memory();
   install_cpu_allocator();
-  cpu_allocator().set_poison(options().poison);
-  cpu_allocator().set_meter(options().meter);
+  apply_options();
   set_planning(true);
   std::lock_guard lock(g_mutex);
   if (!g_pass) g_pass = torch::jit::registerPostPass(region_pass);
@@ -120,6 +124,11 @@ void disable() {
   close_plan_memory();
   cpu_allocator().release_arena();
   remove_cpu_allocator();
+}
+
+void configure(const std::string& name, const std::string& value) {
+  set_option(name, value);
+  apply_options();
 }
 
 std::string status() {

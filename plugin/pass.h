@@ -14,6 +14,9 @@ void enable(const std::string& store);
 /// Takes the pass and the allocator away again. Regions go on as plain graphs; the arena is given back.
 void disable();
 
+/// Sets an option and puts it in force at once. Throws `std::invalid_argument` as `set_option` does.
+void configure(const std::string& name, const std::string& value);
+
 /// What stowage has seen and done, as JSON.
 std::string status();
 

@@ -176,6 +176,8 @@ Region::Region(std::shared_ptr<Graph> graph, std::string name)
 }
 
 Region::~Region() {
+  // The arena is as large as the largest plan needs; the plans that are left take one of their own size.
+  cpu_allocator().release_arena();
   std::lock_guard lock(registry().mutex);
   auto& entries = registry().entries;
   const auto own = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.region == this; });

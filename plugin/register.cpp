@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/cpu_allocator.h"
-#include "plugin/options.h"
 #include "plugin/pass.h"
 #include "plugin/profile.h"
 #include "plugin/region.h"
@@ -23,6 +22,6 @@ TORCH_LIBRARY(stowage, library) {
   library.def("planned_graph(str name=\"\") -> str",
               [](const std::string& name) { return stowage::planned_graph(name); });
   library.def("set_option(str name, str value) -> ()",
-              [](const std::string& name, const std::string& value) { stowage::set_option(name, value); });
+              [](const std::string& name, const std::string& value) { stowage::configure(name, value); });
   library.def("reset_peak() -> ()", [] { stowage::cpu_allocator().reset_meter_peak(); });
 }
