@@ -2,10 +2,12 @@
 #include "solver/order.h"
 
 #include <numeric>
+#include <utility>
 
 #include "solver/improve.h"
 #include "solver/lifetimes.h"
 #include "solver/schedule.h"
+#include "solver/tidy.h"
 
 namespace stowage::solver {
 namespace {
@@ -26,6 +28,7 @@ class OrderSearch {
     run_portfolio();
     improve();
     if (!is_done()) best_.bound = sharpen_order_bound(problem_, dependencies_, best_.ops, best_.bound);
+    tidy_up();
     best_.status = best_.peak_bytes == best_.bound.bytes ? Status::kOptimal : Status::kFeasible;
     return best_;
   }
@@ -40,6 +43,11 @@ class OrderSearch {
     if (peak_bytes >= best_.peak_bytes) return;
     best_.peak_bytes = peak_bytes;
     best_.ops = ops;
+  }
+
+  void tidy_up() {
+    std::vector<std::int32_t> tidied = tidy(problem_, dependencies_, best_.ops, play(problem_, best_.ops));
+    if (play(problem_, tidied).peak_bytes <= best_.peak_bytes) best_.ops = std::move(tidied);
   }
 
   /// Each rule forward from the program order; backward; and forward again from what backward found.
