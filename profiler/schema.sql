@@ -153,14 +153,14 @@ WHERE place = 1;
 
 -- What lives at that event; sort by size_bytes for the biggest.
 CREATE VIEW live_at_peak AS
-SELECT t.run_id, t.tensor, t.name, t.kind, t.size_bytes
-FROM tensors AS t WHERE t.kind IN ('input', 'constant')
+SELECT run_id, tensor, name, kind, size_bytes FROM tensors WHERE kind IN ('input', 'constant')
 UNION ALL
-SELECT p.run_id, t.tensor, t.name, t.kind, sum(e.change_bytes)
-FROM peak AS p
-JOIN timeline AS e ON e.run_id = p.run_id AND e.event <= p.event
+SELECT e.run_id, e.tensor, t.name, t.kind, sum(e.change_bytes)
+FROM (SELECT *, first_value(event) OVER (PARTITION BY run_id ORDER BY live_bytes DESC, event) AS peak_event
+      FROM timeline) AS e
 JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
-GROUP BY p.run_id, t.tensor
+WHERE e.event <= e.peak_event
+GROUP BY e.run_id, e.tensor
 HAVING sum(e.change_bytes) > 0;
 
 -- === version 2: what was planned
@@ -256,9 +256,10 @@ CREATE VIEW live_at_planned_peak AS
 SELECT t.run_id, t.tensor, t.name, t.kind, t.size_bytes
 FROM plans AS p JOIN tensors AS t ON t.run_id = p.run_id AND t.kind IN ('input', 'constant')
 UNION ALL
-SELECT p.run_id, t.tensor, t.name, t.kind, sum(e.change_bytes)
-FROM planned_peak AS p
-JOIN planned_timeline AS e ON e.run_id = p.run_id AND e.event <= p.event
+SELECT e.run_id, e.tensor, t.name, t.kind, sum(e.change_bytes)
+FROM (SELECT *, first_value(event) OVER (PARTITION BY run_id ORDER BY live_bytes DESC, event) AS peak_event
+      FROM planned_timeline) AS e
 JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
-GROUP BY p.run_id, t.tensor
+WHERE e.event <= e.peak_event
+GROUP BY e.run_id, e.tensor
 HAVING sum(e.change_bytes) > 0;
