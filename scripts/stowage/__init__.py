@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "CaptureError": "tracing",
+    "CaptureError": "errors",
     "capture": "training_step",
     "disable": "plugin",
     "enable": "plugin",

@@ -2,11 +2,11 @@
 """The weight updates of torch.optim, written as graph ops.
 
 An optimizer is not traced: its numbers change between steps (learning rate, step count), and a trace would either bake
-them in or take the capturable branch, which computes bias corrections in float32. Instead each rule below appends the ops
-of eager's single-tensor update (torch/optim/sgd.py and adam.py, 2.11) to the graph, in eager's order, and computes eager's
-scalars on the host in double, so that the update is bit-identical.
+them in or take the capturable branch, which computes bias corrections in float32. Instead each rule below appends the
+ops of eager's single-tensor update (torch/optim/sgd.py and adam.py, 2.11) to the graph, in eager's order, and computes
+eager's scalars on the host in double, so that the update is bit-identical.
 
-Parameters of one group that share a *bucket* share their scalars; a bucket is what the scalars depend on besides the group.
+Parameters of one group that share a *bucket* share their scalars: a bucket is what these depend on besides the group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sgd:
     def new_state(self, param: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, torch.Tensor]:
         """The state that eager would create at this step, by name.
 
-        Eager makes the first momentum buffer a copy of the gradient. A buffer of negative zeros gives the same bits from
+        Eager makes the first momentum buffer a copy of the gradient. A buffer of negative zeros gives the same bits in
         the ordinary update with gain 1: -0.0 * momentum + 1.0 * gradient is the gradient, signed zeros included.
         """
         if group["momentum"] == 0 or state.get("momentum_buffer") is not None:

@@ -12,10 +12,10 @@ _HEADINGS = ("graph", "runs", "peak before", "peak after", "bound", "arena", "hi
 
 
 def report() -> str:
-    """A line for each planned graph and signature: bytes that a run of the graph has live at most, before and after planning,
-    the lower bound of that peak, the arena, and the allocations of the last run that came from the plan or did not.
+    """A line for each planned graph and signature: bytes that a run has live at most, before and after planning, the
+    lower bound of that peak, the arena, and how many allocations of the last run came from the plan (hits) or did not.
 
-    Below it, what is not planned and why.
+    Below them, what is not planned and why.
     """
     return render(plugin.status())
 
@@ -33,11 +33,10 @@ def render(status: dict[str, Any]) -> str:
                 notes.append(f"{region['name']}: {phase['state']}: {why}")
     notes += [f"{graph['name']}: left alone: {graph['why']}" for graph in status["left_alone"]]
     if len(rows) == 1:
-        notes.insert(0, "nothing is planned yet")
-        rows = []
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))] if rows else []
+        return "\n".join(["nothing is planned yet", *notes])
+    widths = [max(map(len, column)) for column in zip(*rows)]
     lines = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths)))
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
         for row in rows
     ]
     return "\n".join(lines + notes)

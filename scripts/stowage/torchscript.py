@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns an FX graph of aten ops into a TorchScript function.
 
-The TorchScript graph is built node by node instead of being compiled from Python text: every op keeps exactly the overload
-that was traced, values keep the names of the FX nodes, and the printed graph is the same in every process.
+The TorchScript graph is built node by node instead of being compiled from Python text: every op keeps exactly the
+overload that was traced, values keep the names of the FX nodes, and the printed graph is the same in every process.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@
     step = stowage.capture(model, loss_fn, optimizer, example_inputs, example_targets)
     loss = step(x, y)
 
-A step is what eager does in `loss_fn(model(x), y).backward(); optimizer.step()`, bit for bit, on the very tensors of the
-model and the optimizer: both keep their true `state_dict()`. Gradients follow the user's habit: where `p.grad` is None before
-the step, the gradient lives inside the step only and `p.grad` stays None; where `p.grad` holds a tensor, the step
-accumulates into it and updates from the sum. So `zero_grad` may be called before or after a step, in either form.
+A step is what eager does in `loss_fn(model(x), y).backward(); optimizer.step()`, bit for bit, on the very tensors of
+the model and the optimizer: both keep their true `state_dict()`. Gradients follow the user's habit: where `p.grad` is
+None before the step, the gradient lives inside the step only and `p.grad` stays None, unlike in eager; where `p.grad`
+holds a tensor, the step accumulates into it and updates from the sum. So `zero_grad` may be called before or after a
+step, in either form.
 
 The graph is captured anew when something that shapes it changes: the batch's shapes, train or eval, a frozen layer, a
 parameter group. Numbers such as the learning rate are inputs of the graph.
@@ -17,15 +18,15 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Callable
 
 import torch
 from torch.utils._pytree import tree_flatten
 
-from . import optimizers, plugin, torchscript, tracing
-from .tracing import CaptureError
+from . import optimizers, plugin, tracing
+from .effects import has_hooks
+from .errors import CaptureError, explain
+from .program import Program, Update, compile_step
 
 #: Distinct graphs that one step keeps. TorchScript needs about a second for each; a batch shape that comes after these
 #: runs as plain eager.
@@ -50,29 +51,11 @@ def capture(
     is said in one warning, and the returned step trains as plain eager; with `strict` it raises CaptureError instead.
     """
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"cannot capture '{getattr(model, '__name__', model)}': it is no torch.nn.Module; pass a module")
+        name = getattr(model, "__name__", model)
+        raise TypeError(f"cannot capture '{name}': it is no torch.nn.Module; pass a module")
     step = Step(model, loss_fn, optimizer, strict)
     step._program(_Now(step._whole, optimizer, example_inputs, example_targets))
     return step
-
-
-@dataclass
-class _Program:
-    """A captured step for one structure."""
-
-    function: torch.jit.ScriptFunction
-    takes: list[int]  # which of a step's values the function takes: see Step._values
-    constants: list[Any]
-    grad_mode: bool  # no value requires a gradient, but oneDNN's LSTM keeps what its backward needs in this mode only
-
-
-@dataclass
-class _Update:
-    """One weight update of the step that is about to run."""
-
-    slot: int  # of the parameter
-    group: dict[str, Any]
-    bucket: int  # position in the list of scalar sets
 
 
 class _Now:
@@ -112,8 +95,8 @@ class _Now:
         )
 
     def _walk(self, whole: tracing.Whole) -> list:
-        """Gathers parameters and buffers in the order of `named_parameters`, and what is plain in each module: its mode and
-        its numbers, which a trace turns into constants."""
+        """Gathers parameters and buffers in the order of `named_parameters`, and what is plain in each module: its mode
+        and its numbers, which a trace turns into constants."""
         key: list = []
         seen: dict[int, int] = {}
         stack: list[torch.nn.Module] = [whole]
@@ -124,7 +107,7 @@ class _Now:
             seen[id(module)] = len(seen)
             state = module.__dict__
             key.append(id(module))
-            key.append(tracing.has_hooks(module))
+            key.append(has_hooks(module))
             key.extend([value for value in state.values() if type(value) in _PLAIN])
             for found, held in ((state["_parameters"], self.params), (state["_buffers"], self.buffers)):
                 for name, tensor in found.items():
@@ -141,7 +124,9 @@ class _Now:
 class Step:
     """A callable training step: `loss = step(inputs, targets)` returns the detached loss."""
 
-    def __init__(self, model: torch.nn.Module, loss_fn: Callable, optimizer: torch.optim.Optimizer, strict: bool) -> None:
+    def __init__(
+        self, model: torch.nn.Module, loss_fn: Callable, optimizer: torch.optim.Optimizer, strict: bool
+    ) -> None:
         self.model = model
         self.loss_fn = loss_fn
         self.optimizer = optimizer
@@ -150,7 +135,7 @@ class Step:
         self.captured = False
         self._whole = tracing.Whole(model, loss_fn)
         self._traces: dict[Any, tracing.Trace | None] = {}
-        self._programs: dict[Any, _Program | None] = {}
+        self._programs: dict[Any, Program | None] = {}
         self._said: set[str] = set()
 
     def __call__(self, inputs: Any, targets: Any) -> torch.Tensor:
@@ -165,8 +150,8 @@ class Step:
 
     # --- capturing ---------------------------------------------------------------------------------------------------
 
-    def _program(self, now: _Now) -> tuple[_Program | None, list[_Update], list[dict[str, float]]]:
-        """The captured step for `now`, made if it is new, with its updates and scalars; None if it cannot be captured."""
+    def _program(self, now: _Now) -> tuple[Program | None, list[Update], list[dict[str, float]]]:
+        """The captured step for `now`, made if it is new, its updates and scalars; None if it cannot be captured."""
         self.captured = False
         trace = self._once(self._traces, now.key, lambda: self._trace(now))
         if trace is None:
@@ -175,7 +160,10 @@ class Step:
         rule = optimizers.rule_of(self.optimizer)
         branches = tuple(rule.branches(group) for group in self.optimizer.param_groups)
         key = (now.key, branches, tuple(update.bucket for update in updates), plugin.generation())
-        program = self._once(self._programs, key, lambda: self._compile(now, trace, updates, scalars))
+        label = type(self.model).__name__ if plugin.loaded() else ""
+        program = self._once(
+            self._programs, key, lambda: compile_step(trace, now.params, rule, updates, scalars, label)
+        )
         self.captured = program is not None
         return program, updates, scalars
 
@@ -184,10 +172,11 @@ class Step:
         if key not in cache:
             try:
                 if len(cache) >= MAX_GRAPHS:
-                    raise CaptureError(f"it met more than {MAX_GRAPHS} different structures", "pad batches to fewer shapes")
+                    cause = f"it met more than {MAX_GRAPHS} different structures"
+                    raise CaptureError(cause, "pad batches to fewer shapes")
                 cache[key] = make()
             except Exception as error:  # whatever a model may raise: training goes on
-                self._refuse(tracing.explain(error), error)
+                self._refuse(explain(error), error)
                 if len(cache) >= MAX_GRAPHS:
                     return None
                 cache[key] = None
@@ -210,10 +199,10 @@ class Step:
             params[f"optimizer_{index}"] = param
         return tracing.trace(self._whole, now.inputs, now.targets, params, dict(self._whole.named_buffers()))
 
-    def _updates(self, now: _Now, trace: tracing.Trace) -> tuple[list[_Update], list[dict[str, float]]]:
+    def _updates(self, now: _Now, trace: tracing.Trace) -> tuple[list[Update], list[dict[str, float]]]:
         """The updates of this step in eager's order, and a set of scalars for each bucket."""
         rule = optimizers.rule_of(self.optimizer)
-        updates: list[_Update] = []
+        updates: list[Update] = []
         numbers: dict[tuple, int] = {}
         scalars: list[dict[str, float]] = []
         for index, (slots, group) in enumerate(zip(now.groups, self.optimizer.param_groups)):
@@ -225,64 +214,12 @@ class Step:
                 number = numbers.setdefault((index, bucket), len(numbers))
                 if number == len(scalars):
                     scalars.append(rule.scalars(group, bucket))
-                updates.append(_Update(slot, group, number))
+                updates.append(Update(slot, group, number))
         return updates, scalars
-
-    def _compile(self, now: _Now, trace: tracing.Trace, updates: list[_Update], scalars: list[dict[str, float]]) -> _Program:
-        """Appends the weight updates to the traced forward and backward, and makes it a TorchScript function."""
-        rule = optimizers.rule_of(self.optimizer)
-        graph = torch.fx.Graph()
-        copy: dict[torch.fx.Node, torch.fx.Node] = {}
-        graph.graph_copy(trace.graph, copy)
-        params = [copy[node] for node in trace.params]
-        names = [node.name.removeprefix("p_") for node in trace.params]
-        with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
-            held = [
-                None if param.grad is None else graph.placeholder(f"g_{name}") for name, param in zip(names, now.params)
-            ]
-            states = [
-                {name: graph.placeholder(f"s_{name}_{names[update.slot]}") for name in rule.tensors(update.group)}
-                for update in updates
-            ]
-            numbers = [
-                {name: graph.placeholder(f"{name}_{bucket}", type_expr=float) for name in group}
-                for bucket, group in enumerate(scalars)
-            ]
-        for buffer, value in trace.reassigned:
-            graph.call_function(aten.copy_.default, (copy[buffer], copy[value]))
-        grads = [copy.get(node) for node in trace.grads]
-        for slot, total in enumerate(held):
-            if total is not None and grads[slot] is not None:
-                graph.call_function(aten.add_.Tensor, (total, grads[slot]))
-            grads[slot] = grads[slot] if total is None else total
-        for update, state in zip(updates, states):
-            call = partial(_named_call, graph, names[update.slot])
-            rule.append(call, update.group, params[update.slot], grads[update.slot], state, numbers[update.bucket])
-        copy[trace.loss]._rename("loss")
-        graph.output(copy[trace.loss])
-        graph.eliminate_dead_code(_must_stay)
-
-        values = [copy[node] for node in (*trace.batch, *trace.params, *trace.buffers)]
-        values += [copy[node] for node, _ in trace.constants] + held
-        values += [node for state in states for node in state.values()]
-        values += [node for group in numbers for node in group.values()]
-        position = {node: index for index, node in enumerate(values) if node is not None}
-        takes = []
-        for node in [node for node in graph.nodes if node.op == "placeholder"]:
-            if node.users:
-                takes.append(position[node])
-            else:
-                graph.erase_node(node)
-        return _Program(
-            function=torchscript.to_function(graph, type(self.model).__name__ if plugin.loaded() else ""),
-            takes=takes,
-            constants=[value for _, value in trace.constants],
-            grad_mode=any(node.target is aten.mkldnn_rnn_layer.default for node in graph.nodes),
-        )
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    def _run(self, now: _Now, program: _Program, updates: list[_Update], scalars: list[dict[str, float]]) -> torch.Tensor:
+    def _run(self, now: _Now, program: Program, updates: list[Update], scalars: list[dict[str, float]]) -> torch.Tensor:
         rule = optimizers.rule_of(self.optimizer)
         known = self.optimizer.state
         states = [dict(known.get(now.params[update.slot], {})) for update in updates]
@@ -318,20 +255,6 @@ class Step:
 
 def _layout(tensor: torch.Tensor) -> tuple:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-
-
-def _named_call(graph: torch.fx.Graph, name: str, op: Any, args: tuple, kwargs: dict | None = None) -> torch.fx.Node:
-    """Appends a call of `op` that is named after the parameter it helps to update."""
-    return graph.create_node("call_function", op, args, kwargs, name=f"{op.overloadpacket.__name__}_{name}")
-
-
-def _must_stay(node: torch.fx.Node) -> bool:
-    """Whether an op whose result is unused does something all the same: writes, or draws random numbers."""
-    return node.is_impure() or node.target in _SILENT_WRITERS
-
-
-#: Ops that update running statistics though their schema does not say so.
-_SILENT_WRITERS = {aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default}
 
 
 def _no_autocast(kind: str) -> Any:

@@ -64,6 +64,16 @@ class Remembers(Net):
         return self.fc(x)
 
 
+class WritesOutside(Net):
+    def __init__(self):
+        super().__init__()
+        self.count = torch.zeros(())  # no buffer
+
+    def forward(self, x):
+        self.count += 1
+        return self.fc(x) * self.count
+
+
 class Grows(Net):
     def __init__(self):
         super().__init__()
@@ -115,6 +125,7 @@ MODELS = {
     Compares: ("its control flow depends on a tensor's value at {}", 1, "use torch.where"),
     Counts: ("its forward changes attribute 'calls' of 'Counts'", 0, "keep a tensor in a buffer"),
     Remembers: ("its forward changes attribute 'seen' of 'Remembers'", 0, "keep a tensor in a buffer"),
+    WritesOutside: ("it writes to a tensor that is no buffer of the model", 0, "register it as a buffer"),
     Grows: ("its forward gives buffer 'window' another shape or type", 0, "keep them"),
     Gambles: ("its forward draws random numbers outside torch", 0, "draw them with torch"),
     GamblesWithNumpy: ("its forward draws random numbers outside torch", 0, "draw them with torch"),
@@ -153,11 +164,13 @@ def test_a_model_that_cannot_be_captured(make_model):
     cause, offset, fix = MODELS[make_model]
     model = make_model()
     line = f"cannot capture '{make_model.__name__}': {cause.format(place(model, offset))}; {fix}"
-    before = copy.deepcopy({name: value for name, value in vars(model).items() if name in ("calls", "seen")})
+    kept = {name: value for name, value in vars(model).items() if name in ("calls", "seen", "count")}
+    before = copy.deepcopy(kept)
     with pytest.raises(stowage.CaptureError) as raised:
         stowage.capture(model, cross_entropy, sgd(model), X, Y, strict=True)
     assert str(raised.value) == line
-    assert {name: value for name, value in vars(model).items() if name in ("calls", "seen")} == before
+    assert {name: value for name, value in vars(model).items() if name in ("calls", "seen", "count")} == before
+    assert kept == before
     optimizer = sgd if make_model is not SparseEmbedding else lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
     assert training(make_model, optimizer) == f"stowage: {line}, or go on as it runs now: unplanned"
 
@@ -168,8 +181,8 @@ def test_a_model_that_raises_says_what_and_where():
         warnings.simplefilter("always")
         step = stowage.capture(model, cross_entropy, sgd(model), X, Y)
     assert str(caught[0].message) == (
-        "stowage: cannot capture 'Fails': tracing it raised RuntimeError: a and b must have same reduction dim, but got "
-        f"[6, 3] X [12, 5] at {place(model, 1)}; mend that, or go on as it runs now: unplanned"
+        "stowage: cannot capture 'Fails': tracing it raised RuntimeError: a and b must have same reduction dim, but "
+        f"got [6, 3] X [12, 5] at {place(model, 1)}; mend that, or go on as it runs now: unplanned"
     )
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         step(X, Y)
@@ -201,7 +214,10 @@ OPTIMIZERS = {
         "optimizer 'MySgd' is not supported; use torch.optim.SGD, Adam or AdamW",
     ),
     "fused": (lambda m: sgd(m, fused=True), "option 'fused=True' of optimizer 'SGD' is not supported; leave it out"),
-    "foreach": (lambda m: sgd(m, foreach=True), "option 'foreach=True' of optimizer 'SGD' is not supported; leave it out"),
+    "foreach": (
+        lambda m: sgd(m, foreach=True),
+        "option 'foreach=True' of optimizer 'SGD' is not supported; leave it out",
+    ),
     "tensor_lr": (
         lambda m: torch.optim.Adam(m.parameters(), lr=torch.tensor(0.01)),
         "option 'lr' of optimizer 'Adam' is a tensor; pass a float",

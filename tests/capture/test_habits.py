@@ -61,7 +61,7 @@ def test_parameters_that_no_optimizer_knows():
 
 
 class Odd(nn.Module):
-    """A frozen, an unused and a tied parameter, a module called twice, a buffer that is not saved, one that is given anew."""
+    """A frozen, an unused and a tied parameter, a module called twice, a buffer not saved and one given anew."""
 
     def __init__(self):
         super().__init__()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import stowage
 import torch
-from stowage import plugin
+from stowage import plugin, reporting
 
 PACKAGE = Path(stowage.__file__).parent
 
@@ -55,3 +55,34 @@ def test_a_plugin_for_another_torch_is_refused_before_it_is_loaded(unloaded, mon
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     with pytest.raises(OSError):  # the same release: now the loader has its say
         stowage.status()
+
+
+def test_report():
+    def count(allocations):
+        return {"allocations": allocations, "bytes": 64 * allocations}
+
+    planned = {
+        "state": "planned",
+        "runs": 7,
+        "program_peak_bytes": 5 << 20,
+        "peak_bytes": 4 << 20,
+        "bound_bytes": 4 << 20,
+        "arena_bytes": 3000,
+        "last": {"hits": count(90), "misses": {"size": count(2), "order": count(1)}},
+    }
+    status = {
+        "regions": [
+            {"name": "Net", "phases": [planned, {"state": "unplanned", "why": "the run was lossy"}]},
+            {"name": "Other", "phases": [{"state": "profiling"}]},
+        ],
+        "left_alone": [{"name": "graph", "ops": 3, "why": "it has prim::fork"}],
+    }
+    notes = """
+Net: unplanned: the run was lossy
+Other: profiling: its allocations are not steady yet
+graph: left alone: it has prim::fork"""
+    assert reporting.render(status) == """
+graph  runs  peak before  peak after     bound     arena  hits  misses
+Net       7     5.00 MiB    4.00 MiB  4.00 MiB  2.93 KiB    90       3""".lstrip() + notes
+    status["regions"][0]["phases"].remove(planned)
+    assert reporting.render(status) == "nothing is planned yet" + notes
