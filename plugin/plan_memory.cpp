@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/plan_memory.h"
 
+#include <cstdlib>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -47,6 +48,9 @@ void open_plan_memory() {
   memory().store.reset();
   memory().error.clear();
   if (options().store.empty()) return;
+  // Closed at exit, so that the file is whole by itself: what is in its write-ahead log goes into it.
+  static const int registered = std::atexit(close_plan_memory);
+  (void)registered;
   try {
     memory().store.emplace(options().store, profiler::Store::Mode::kReadWrite);
     if (!memory().store->note().empty()) note(memory().store->note());

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <optional>
 
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -76,69 +75,6 @@ std::string difference(const Run& before, const Run& after) {
 }
 
 }  // namespace
-
-// --- signature ------------------------------------------------------------------------------------------------------
-
-void Signature::read(const Stack& inputs) {
-  words_.clear();
-  storages_.clear();
-  words_.push_back(at::GradMode::is_enabled());
-  words_.push_back(at::get_num_threads());  // kernels size their workspace by it
-  for (const c10::IValue& input : inputs) add(input);
-}
-
-void Signature::add(const c10::IValue& value) {
-  if (value.isTensor()) {
-    add_tensor(value.toTensor());
-  } else if (value.isInt()) {
-    words_.insert(words_.end(), {1, value.toInt()});
-  } else if (value.isBool()) {
-    words_.insert(words_.end(), {2, value.toBool()});
-  } else if (value.isNone()) {
-    words_.push_back(3);
-  } else if (value.isDouble()) {
-    words_.push_back(4);
-  } else if (value.isString()) {
-    words_.insert(words_.end(), {5, static_cast<std::int64_t>(std::hash<std::string>()(value.toStringRef()))});
-  } else if (value.isList()) {
-    const auto elements = value.toListRef();
-    words_.insert(words_.end(), {6, static_cast<std::int64_t>(elements.size())});
-    for (const c10::IValue& element : elements) add(element);
-  } else if (value.isTuple()) {
-    const auto& elements = value.toTupleRef().elements();
-    words_.insert(words_.end(), {7, static_cast<std::int64_t>(elements.size())});
-    for (const c10::IValue& element : elements) add(element);
-  } else {
-    words_.push_back(8);
-  }
-}
-
-void Signature::add_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined()) {
-    words_.push_back(9);
-    return;
-  }
-  words_.insert(words_.end(),
-                {10, static_cast<std::int64_t>(tensor.scalar_type()), static_cast<std::int64_t>(tensor.device().type()),
-                 tensor.device().index(), static_cast<std::int64_t>(tensor.layout()), tensor.dim()});
-  words_.insert(words_.end(), tensor.sizes().begin(), tensor.sizes().end());
-  if (!tensor.has_storage()) return;
-  if (tensor.layout() == c10::kStrided) words_.insert(words_.end(), tensor.strides().begin(), tensor.strides().end());
-  // The first input that shares the storage stands for it.
-  const void* storage = tensor.storage().unsafeGetStorageImpl();
-  const auto first = std::find(storages_.begin(), storages_.end(), storage);
-  words_.insert(words_.end(), {tensor.storage_offset(), static_cast<std::int64_t>(tensor.storage().nbytes()),
-                               first - storages_.begin()});
-  storages_.push_back(storage);
-}
-
-std::string Signature::digest() const {
-  std::string text;
-  for (const std::int64_t word : words_) text += fmt::format("{} ", word);
-  return c10::sha1(text).str();
-}
-
-// --- region ---------------------------------------------------------------------------------------------------------
 
 /// A plan in force.
 struct Region::Planned {

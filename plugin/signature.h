@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plugin/torch_headers.h"
+
+namespace stowage {
+
+/// What a plan depends on: shapes, strides, dtypes, devices and aliases of tensor inputs, the values of whole numbers,
+/// switches and text, which inputs are None, grad mode. Not the values of floats: a learning rate changes no shape.
+class Signature {
+ public:
+  /// Reads a region's inputs; reuses its memory.
+  void read(const torch::jit::Stack& inputs);
+  bool operator==(const Signature& other) const { return words_ == other.words_; }
+  /// For the store.
+  std::string digest() const;
+
+ private:
+  void add(const c10::IValue& value);
+  void add_tensor(const at::Tensor& tensor);
+
+  std::vector<std::int64_t> words_;
+  std::vector<const void*> storages_;
+};
+
+}  // namespace stowage
