@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/signature.h"
 
-#include <algorithm>
-
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -55,12 +53,11 @@ void Signature::add_tensor(const at::Tensor& tensor) {
   words_.insert(words_.end(), tensor.sizes().begin(), tensor.sizes().end());
   if (!tensor.has_storage()) return;
   if (tensor.layout() == c10::kStrided) words_.insert(words_.end(), tensor.strides().begin(), tensor.strides().end());
-  // The first input that shares the storage stands for it.
-  const void* storage = tensor.storage().unsafeGetStorageImpl();
-  const auto first = std::find(storages_.begin(), storages_.end(), storage);
-  words_.insert(words_.end(), {tensor.storage_offset(), static_cast<std::int64_t>(tensor.storage().nbytes()),
-                               first - storages_.begin()});
-  storages_.push_back(storage);
+  // Inputs that share a storage have its number.
+  const auto number = static_cast<std::int64_t>(storages_.size());
+  const auto storage = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), number).first;
+  words_.insert(words_.end(),
+                {tensor.storage_offset(), static_cast<std::int64_t>(tensor.storage().nbytes()), storage->second});
 }
 
 std::string Signature::digest() const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "plugin/torch_headers.h"
@@ -24,7 +25,7 @@ class Signature {
   void add_tensor(const at::Tensor& tensor);
 
   std::vector<std::int64_t> words_;
-  std::vector<const void*> storages_;
+  std::unordered_map<const void*, std::int64_t> storages_;
 };
 
 }  // namespace stowage
