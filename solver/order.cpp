@@ -47,7 +47,10 @@ class OrderSearch {
 
   void tidy_up() {
     std::vector<std::int32_t> tidied = tidy(problem_, dependencies_, best_.ops, play(problem_, best_.ops));
-    if (play(problem_, tidied).peak_bytes <= best_.peak_bytes) best_.ops = std::move(tidied);
+    const std::int64_t peak_bytes = play(problem_, tidied).peak_bytes;
+    if (peak_bytes > best_.peak_bytes) return;
+    best_.peak_bytes = peak_bytes;
+    best_.ops = std::move(tidied);
   }
 
   /// Each rule forward from the program order; backward; and forward again from what backward found.

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the program as a user does.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+struct Result {
+  int exit_code = 0;
+  std::string output;
+  std::string errors;
+};
+
+/// A folder of its own for each test, removed at its end.
+class Cli : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ = std::filesystem::path(testing::TempDir()) / fmt::format("stowage-cli-{}-{}", test, getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+    return path(name);
+  }
+
+  static std::string read(const std::string& file) {
+    std::ostringstream text;
+    text << std::ifstream(file, std::ios::binary).rdbuf();
+    return text.str();
+  }
+
+  Result run(const std::string& arguments) const {
+    const std::string command =
+        fmt::format("'{}' {} >'{}' 2>'{}'", STOWAGE_SOLVE, arguments, path("stdout"), path("stderr"));
+    const int status = std::system(command.c_str());
+    return {.exit_code = WEXITSTATUS(status), .output = read(path("stdout")), .errors = read(path("stderr"))};
+  }
+
+  const std::string alexnet_ = STOWAGE_TEST_DATA "/graphs/alexnet-bs1-sgdm.json.gz";
+
+ private:
+  std::filesystem::path folder_;
+};
+
+TEST_F(Cli, OrderPrintsJson) {
+  const Result result = run("order " + alexnet_ + " --json");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.errors, "");
+  Json json = Json::parse(result.output);
+  EXPECT_GE(json["seconds"].get<double>(), 0.0);
+  json.erase("seconds");
+  EXPECT_EQ(json, Json::parse(R"({"name": "alexnet-bs1-sgdm", "status": "optimal", "peak_bytes": 640457036,
+      "program_peak_bytes": 736042220, "bound_bytes": 640457036, "bound_op": 77, "bound_op_name": "mm_5",
+      "ops": 166, "tensors": 95, "arena_bytes": 151048256, "arena_bound_bytes": 151048256,
+      "layout_status": "optimal"})"));
+}
+
+TEST_F(Cli, OrderPrintsASummary) {
+  const Result result = run("order " + alexnet_);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.output, HasSubstr("alexnet-bs1-sgdm: 166 ops, 95 tensors, planned in "));
+  EXPECT_THAT(result.output, HasSubstr("  planned order  640457036 B (610.79 MiB), optimal\n"));
+}
+
+TEST_F(Cli, OrderWritesBuffersThatLayoutReads) {
+  const std::string buffers = path("buffers.csv");
+  const Result order = run(fmt::format("order {} --buffers '{}' --plan '{}'", alexnet_, buffers, path("plan.json")));
+  EXPECT_EQ(order.exit_code, 0);
+  EXPECT_EQ(order.errors,
+            fmt::format("stowage-solve: wrote {}\nstowage-solve: wrote {}\n", buffers, path("plan.json")));
+  const Json plan = Json::parse(read(path("plan.json")));
+  EXPECT_EQ(plan["format"], "stowage-plan/1");
+  EXPECT_EQ(plan["order"].size(), 166);
+  EXPECT_EQ(plan["offset_bytes"].size(), 95);
+
+  const Result layout = run(fmt::format("layout '{}' --json --output '{}'", buffers, path("placed.csv")));
+  EXPECT_EQ(layout.exit_code, 0);
+  const Json json = Json::parse(layout.output);
+  EXPECT_EQ(json["height_bytes"], plan["arena_bytes"]);
+  EXPECT_EQ(json["capacity_bytes"], nullptr);
+  EXPECT_THAT(read(path("placed.csv")), testing::StartsWith("id,lower,upper,size,offset,alignment\n"));
+
+  const Result again = run(fmt::format("order {} --buffers '{}'", alexnet_, buffers));
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_EQ(again.errors,
+            fmt::format("stowage-solve: cannot write '{}': it exists; use --force to replace it\n", buffers));
+}
+
+TEST_F(Cli, LayoutPrintsJson) {
+  const std::string file = write("b.csv", "id,lower,upper,size\r\na,0,2,10\r\nb,2,4,10\r\nc,1,3,5\r\n");
+  const Result result = run(fmt::format("layout '{}' --capacity 20 --json", file));
+  EXPECT_EQ(result.exit_code, 0);
+  Json json = Json::parse(result.output);
+  json.erase("seconds");
+  EXPECT_EQ(json, Json::parse(R"({"status": "optimal", "height_bytes": 15, "bound_bytes": 15, "capacity_bytes": 20,
+      "buffers": [{"id": "a", "lower": 0, "upper": 2, "size_bytes": 10, "offset_bytes": 0},
+                  {"id": "b", "lower": 2, "upper": 4, "size_bytes": 10, "offset_bytes": 0},
+                  {"id": "c", "lower": 1, "upper": 3, "size_bytes": 5, "offset_bytes": 10}]})"));
+}
+
+TEST_F(Cli, LayoutSaysThatNothingFits) {
+  const std::string file = write("b.csv", "id,lower,upper,size\na,0,2,10\nb,0,2,10\n");
+  const Result result = run(fmt::format("layout '{}' --capacity 19 --json", file));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.errors, "stowage-solve: no layout fits the capacity: 20 B live at one step or fixed\n");
+  EXPECT_EQ(Json::parse(result.output)["status"], "infeasible");
+}
+
+TEST_F(Cli, LayoutSaysThatItFoundNothing) {
+  const Result result =
+      run("layout " STOWAGE_TEST_DATA "/layout/B.1048576.csv --capacity 1048576 --node-limit 1000 --json");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.errors, "stowage-solve: found no layout within the capacity; raise --node-limit or --deadline-ms\n");
+  EXPECT_EQ(Json::parse(result.output)["status"], "timed_out");
+}
+
+TEST_F(Cli, RefusesBadInput) {
+  const std::string csv = write("b.csv", "id,lower,upper,size\na,0,2,ten\n");
+  const Result layout = run(fmt::format("layout '{}'", csv));
+  EXPECT_EQ(layout.exit_code, 2);
+  EXPECT_EQ(layout.output, "");
+  EXPECT_EQ(layout.errors,
+            fmt::format("stowage-solve: cannot read buffers '{}': row 2, column 'size': 'ten' is no integer from 0 to "
+                        "2^62 - 1\n",
+                        csv));
+  const Result order = run(fmt::format("order '{}'", csv));
+  EXPECT_EQ(order.exit_code, 2);
+  EXPECT_EQ(order.errors,
+            fmt::format("stowage-solve: cannot read step '{}': not valid JSON at byte 1; it takes the format "
+                        "stowage-step/1\n",
+                        csv));
+}
+
+TEST_F(Cli, RefusesBadUsage) {
+  EXPECT_EQ(run("").exit_code, 2);
+  EXPECT_EQ(run("order").errors, "stowage-solve: FILE is required; try --help\n");
+  EXPECT_EQ(run("order x --no-such-option").exit_code, 2);
+  EXPECT_EQ(run("layout x --capacity -1").exit_code, 2);
+}
+
+TEST_F(Cli, HelpsWithExamples) {
+  EXPECT_EQ(run("--version").output, "stowage-solve 0.1.0\n");
+  for (const char* arguments : {"--help", "order --help", "layout --help"}) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.output, HasSubstr("Example"));
+  }
+}
+
+}  // namespace
