@@ -2,20 +2,20 @@
 --
 -- A stowage store: what was measured in runs of a graph, and what was planned from it.
 --
--- This file both makes a store and brings an older one up to date: each "=== version" section takes a file from the version
--- before to its own, and a file says in `user_version` which it has. So a section never changes once released; what is new
--- goes into a new section at the end.
+-- This file both makes a store and brings an older one up to date: each "=== version" section takes a file from the
+-- version before to its own, and a file says in `user_version` which it has. So a section never changes once released;
+-- what is new goes into a new section at the end.
 --
--- Sizes are in bytes, times in nanoseconds, and say so in their names. Every table but `runs` belongs to a run; in each,
--- the column named after the table's rows (`op`, `tensor`, `use`, ...) numbers them from 0 within the run. NULL means "does not
--- apply": a tensor that outlived the run has no `free_event`.
+-- Sizes are in bytes, times in nanoseconds, and say so in their names. Rows of every table but `runs` belong to a run;
+-- the column named after what a row is (`op`, `tensor`, `use`, ...) numbers them from 0 within the run. NULL means "does
+-- not apply": a tensor that outlived the run has no `free_event`.
 
 -- === version 1: what was measured
 
 PRAGMA user_version = 1;
 PRAGMA application_id = 0x73746f77;  -- "stow": tells a store from any other SQLite file
 
--- One profiled execution of one graph. Runs with equal (graph_hash, signature, device, torch_version) are the same step.
+-- One profiled execution of one graph. Runs with equal (graph_hash, signature, device, torch_version) ran the same step.
 CREATE TABLE runs (
   id              INTEGER PRIMARY KEY AUTOINCREMENT,
   name            TEXT    NOT NULL,  -- the graph's, for people
@@ -26,7 +26,7 @@ CREATE TABLE runs (
   stowage_version TEXT    NOT NULL,  -- that wrote the run
   clock           TEXT    NOT NULL,  -- that start_ns and duration_ns were read from
   created_unix_ns INTEGER NOT NULL,
-  execution       INTEGER NOT NULL CHECK (execution >= 0),        -- of the graph, from 1; the first is not the steady state
+  execution       INTEGER NOT NULL CHECK (execution >= 0),        -- of the graph, from 1; the 1st is no steady state
   dropped_records INTEGER NOT NULL CHECK (dropped_records >= 0),  -- a lossy run is never planned from
   complete        INTEGER NOT NULL CHECK (complete IN (0, 1)),    -- 0: the run ended early
   duration_ns     INTEGER NOT NULL CHECK (duration_ns >= 0),
@@ -54,8 +54,8 @@ CREATE TABLE tensors (
   run_id     INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
   tensor     INTEGER NOT NULL CHECK (tensor >= 0),
   name       TEXT    NOT NULL,  -- debug name of the first value that holds it
-  -- input: came from outside (parameter, optimizer state, batch). constant: held by the graph. intermediate: allocated and
-  -- freed by the step. workspace: allocated and freed within one op. output: allocated by the step, outlives it.
+  -- input: came from outside (parameter, optimizer state, batch). constant: held by the graph. intermediate: allocated
+  -- and freed by the step. workspace: allocated and freed within one op. output: allocated by the step, outlives it.
   kind       TEXT    NOT NULL CHECK (kind IN ('input', 'constant', 'intermediate', 'workspace', 'output')),
   size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),  -- as requested
   dtype      TEXT    NOT NULL,  -- of the first value, may be empty
@@ -207,7 +207,7 @@ CREATE TABLE slots (
 CREATE TABLE points (
   run_id INTEGER NOT NULL REFERENCES plans (run_id) ON DELETE CASCADE,
   point  INTEGER NOT NULL CHECK (point >= 0),
-  kind   TEXT    NOT NULL CHECK (kind IN ('place', 'reuse', 'free')),  -- place and reuse: while the op runs; free: after it
+  kind   TEXT    NOT NULL CHECK (kind IN ('place', 'reuse', 'free')),  -- while the op runs, or (free) after it
   op     INTEGER NOT NULL,
   tensor INTEGER NOT NULL,
   PRIMARY KEY (run_id, point),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiler/sqlite.h"
 
+#include <algorithm>
 #include <cctype>
 #include <system_error>
 
@@ -86,6 +87,7 @@ std::string Database::text(std::string_view sql) const {
 
 void Database::fail(int code, std::string_view sql) const {
   std::string cause = sqlite3_errmsg(handle_.get());
+  std::replace(cause.begin(), cause.end(), '\n', ' ');  // of a damaged schema SQLite quotes a page
   if (const int system = sqlite3_system_errno(handle_.get()); (code & 0xff) == SQLITE_CANTOPEN && system != 0) {
     cause = system_text(system);
   }

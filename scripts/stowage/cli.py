@@ -93,8 +93,8 @@ def tensors(store: StorePath, run_id: RunId = None, as_json: AsJson = False, lim
     print_table(
         [">size", "tensor", "kind", "lives", "allocated by", "last used by", "dtype", "shape"],
         [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["kind"], lives(tensor),
-          op_name(tensor["allocate_op"], tensor["allocate_kind"]), op_name(tensor["last_use_op"], tensor["last_use_kind"]),
-          tensor["dtype"], tensor["shape"]) for tensor in shown])
+          op_name(tensor["allocate_op"], tensor["allocate_kind"]),
+          op_name(tensor["last_use_op"], tensor["last_use_kind"]), tensor["dtype"], tensor["shape"]) for tensor in shown])
     suggest("ops", store, run_id)
 
 
@@ -248,7 +248,7 @@ def note_run(run: Row) -> None:
 
 
 def note_mismatch(whose: str, peak: Row, stated_bytes: int) -> None:
-    """A replay that finds another peak than was stated is a fault, in the store or in stowage, and must not pass unseen."""
+    """A replay that finds another peak than was stated shows a fault, in the store or in stowage: say so."""
     if peak["live_bytes"] != stated_bytes:
         note(f"{whose} states a peak of {stated_bytes} B, its events replayed have {peak['live_bytes']} B")
 

@@ -64,8 +64,8 @@ class Store:
             # A reader of a file with a write-ahead log makes an index beside it. Where the folder forbids that and the
             # log is empty, nobody can be writing, and the file may be read as it lies.
             if log.exists() and log.stat().st_size > 0:
-                self._refuse("its last runs are in a log that only a writable folder lets SQLite read; copy the file and "
-                             f"'{log.name}' to one")
+                self._refuse("its last runs are in a log that SQLite reads only in a folder it may write to; copy the "
+                             f"file and '{log.name}' to one")
             connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, isolation_level=None)
         connection.text_factory = lambda text: text.decode(errors="replace")
         connection.execute("BEGIN")  # one state of the file, whatever a training run writes meanwhile
@@ -81,8 +81,8 @@ class Store:
         if application_id != APPLICATION_ID:
             self._refuse("it is another program's SQLite file; choose another path")
         if version > SCHEMA_VERSION:
-            self._refuse(f"schema {version}, this build reads {SCHEMA_VERSION}; profile again into another file or use a "
-                         "newer stowage")
+            self._refuse(f"schema {version}, this build reads {SCHEMA_VERSION}; profile again into another file or use "
+                         "a newer stowage")
         if version < SCHEMA_VERSION:
             self._refuse(f"schema {version}, this build reads {SCHEMA_VERSION}; train with it once, which migrates it")
 
@@ -94,14 +94,18 @@ class Store:
             raise StoreError(f"cannot read store '{self.path}': {cause(error)}; {mend(error, DAMAGED)}") from error
 
     def user_query(self, sql: str) -> tuple[list[str], list[Row]]:
-        """Runs one statement of the user's; the file cannot be written. Returns the columns' names and the rows."""
+        """Runs one statement of the user's, which can only read. Returns the columns' names and the rows."""
+        # The store is open for reading only, but ATTACH would make another file.
+        self._connection.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK)
         try:
             cursor = self._connection.execute(sql)
             rows = self._rows(cursor)
         except (*FAILURES, ValueError) as error:
-            why = cause(error)
-            raise StoreError(f"cannot run SQL on store '{self.path}': {why}; to see its tables, ask for "
+            raise StoreError(f"cannot run SQL on store '{self.path}': {cause(error)}; to see its tables, ask for "
                              "\"SELECT name, sql FROM sqlite_schema\"") from error
+        if cursor.description is None:
+            raise StoreError(f"cannot run SQL on store '{self.path}': it asks for nothing; begin with SELECT")
         return unique_names(cursor), rows
 
     @staticmethod
@@ -140,7 +144,8 @@ class Store:
                 self._refuse_dangling(run_id)
                 return run
         has = f"runs {runs[0]['run_id']} to {runs[-1]['run_id']}" if len(runs) > 1 else f"run {runs[0]['run_id']} only"
-        raise StoreError(f"cannot find run {run_id} in store '{self.path}': it has {has}; list them with 'stowage info'")
+        raise StoreError(f"cannot find run {run_id} in store '{self.path}': it has {has}; list them with "
+                         "'stowage info'")
 
     def _refuse_dangling(self, run_id: int) -> None:
         """Refuses a run whose rows name ops or tensors that are not there."""
@@ -219,11 +224,13 @@ class Store:
         """The plan: its order with the points at each op, and its slots by offset."""
         run_id = run["run_id"]
         order = self.query("SELECT p.step, p.op, o.name, o.kind, o.source FROM plan_order AS p "
-                           "JOIN ops AS o ON o.run_id = p.run_id AND o.op = p.op WHERE p.run_id = ? ORDER BY p.step", run_id)
+                           "JOIN ops AS o ON o.run_id = p.run_id AND o.op = p.op "
+                           "WHERE p.run_id = ? ORDER BY p.step", run_id)
         moved = moved_ops([row["op"] for row in order])
         points = defaultdict(list)
         for point in self.query("SELECT p.kind, p.op, p.tensor, t.name FROM points AS p LEFT JOIN tensors AS t "
-                                "ON t.run_id = p.run_id AND t.tensor = p.tensor WHERE p.run_id = ? ORDER BY p.point", run_id):
+                                "ON t.run_id = p.run_id AND t.tensor = p.tensor "
+                                "WHERE p.run_id = ? ORDER BY p.point", run_id):
             points[point["op"], point["kind"]].append({"tensor": point["tensor"], "name": point["name"]})
         for row in order:
             row["moved"] = row["op"] in moved
@@ -236,8 +243,10 @@ class Store:
 
 
 def cause(error: Exception) -> str:
-    text = "damaged text" if isinstance(error, UnicodeDecodeError) else str(error).rstrip(".")
-    return text[:1].lower() + text[1:]
+    """What SQLite says, as one line; of a damaged schema it would quote a page."""
+    text = "damaged text" if isinstance(error, UnicodeDecodeError) else " ".join(str(error).rstrip(".").split())
+    shortened = text if len(text) <= 120 else f"{text[:120]}..."
+    return shortened[:1].lower() + shortened[1:]
 
 
 def mend(error: Exception, otherwise: str) -> str:

@@ -37,7 +37,7 @@ ROOMS = (
          third_party=TEST_LIBRARIES),
 )
 # Python that runs where torch is not installed: nowhere in these files...
-TORCH_FREE = ("scripts/stowage/cli.py", "scripts/stowage/store.py")
+TORCH_FREE = ("scripts/stowage/cli.py", "scripts/stowage/store.py", "scripts/stowage/text.py")
 # ... and, as the others import it, not while this one is imported.
 TORCH_FREE_AT_IMPORT = ("scripts/stowage/__init__.py",)
 

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store made from schema.sql and literal rows."""
+
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = (ROOT / "profiler" / "schema.sql").read_text()
+MIB = 1 << 20
+
+# The `stowage` fixture: runs the command line.
+Stowage = Callable[..., subprocess.CompletedProcess[str]]
+
+# Run 2 is a step whose best order is not the program order: c should free the 4 MiB of a before the 8 MiB of b come.
+#
+#   op 0  a = matmul(x, w), with a workspace    op 3  d = sum(b), the last use of b
+#   op 1  b = cat(x)                            op 4  loss = add(c, d), the last use of both
+#   op 2  c = mean(a), the last use of a        op 5  w -= loss
+#
+# MiB live in program order: 3 | a 7, workspace 7.5, 7 | b 15 | c 16, free a 12 | d 13, free b 5 | free c 4, free d 3 |
+# MiB live with op 2 first:  3 | a 7, workspace 7.5, 7 | c 8, free a 4 | b 12 | d 13, free b 5 | free c 4, free d 3 |
+# and the constant's 4 B throughout, the loss's 4 B from op 4 on.
+ROWS = {
+    "runs": [
+        (1, "eval", "e5", "()", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_000_000_000_000, 1, 12, 0, 50, 64,
+         "graph()"),
+        (2, "step", "57", "(Float[4])", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_060_000_000_000, 2, 0, 1,
+         5_000_000, 16 * MIB + 4, "graph(%x, %w)"),
+        (3, "step", "57", "(Float[8])", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_120_000_000_000, 1, 0, 1,
+         600, 64, "graph(%x, %w)"),
+    ],
+    "ops": [
+        (2, 0, "a", "aten::matmul", "net.fc", "net.py:7", 0, 2_000_000),
+        (2, 1, "b", "aten::cat", "net", "net.py:8", 2_000_000, 1_500_000),
+        (2, 2, "c", "aten::mean", "net", "net.py:9", 3_500_000, 40_500),
+        (2, 3, "d", "aten::sum", "", "", 3_600_000, 900),
+        (2, 4, "loss", "aten::add", "", "", 3_700_000, 800),
+        (2, 5, "w.1", "aten::sub_", "", "", 3_800_000, 700),
+    ],
+    "tensors": [
+        (1, 0, "x", "input", 64, "Float", "[16]"),
+        (2, 0, "x", "input", 1 * MIB, "Float", "[512, 512]"),
+        (2, 1, "w", "input", 2 * MIB, "Float", "[1024, 512]"),
+        (2, 2, "lr", "constant", 4, "Float", "[]"),
+        (2, 3, "a", "intermediate", 4 * MIB, "Float", "[1024, 1024]"),
+        (2, 4, "", "workspace", MIB // 2, "", ""),
+        (2, 5, "b", "intermediate", 8 * MIB, "Float", "[2048, 1024]"),
+        (2, 6, "c", "intermediate", 1 * MIB, "Float", "[512, 512]"),
+        (2, 7, "d", "intermediate", 1 * MIB, "Float", "[512, 512]"),
+        (2, 8, "loss", "output", 4, "Float", "[]"),
+        (3, 0, "x", "input", 64, "Float", "[16]"),
+    ],
+    "uses": [
+        (2, use, op, tensor, kind, 0 if kind == "result" else None)
+        for use, (op, tensor, kind) in enumerate([
+            (0, 0, "read"), (0, 1, "read"), (0, 3, "result"),
+            (1, 0, "read"), (1, 5, "result"),
+            (2, 3, "read"), (2, 6, "result"),
+            (3, 5, "read"), (3, 7, "result"),
+            (4, 6, "read"), (4, 7, "read"), (4, 8, "result"),
+            (5, 8, "read"), (5, 1, "write"),
+        ])
+    ],
+    # run_id, allocation, tensor, op, index_in_op, requested, rounded, stream, allocate_event, free_op, free_event, ...
+    "allocations": [
+        (2, 0, 3, 0, 0, 4 * MIB, 4 * MIB, 0, 0, 2, 5, "allocator"),
+        (2, 1, 4, 0, 1, MIB // 2, MIB // 2, 0, 1, 0, 2, "allocator"),
+        (2, 2, 5, 1, 0, 8 * MIB, 8 * MIB, 0, 3, 3, 7, "allocator"),
+        (2, 3, 6, 2, 0, 1 * MIB, 1 * MIB, 0, 4, 4, 9, "allocator"),
+        (2, 4, 7, 3, 0, 1 * MIB, 1 * MIB, 0, 6, 4, 10, "allocator"),
+        (2, 5, 8, 4, 0, 4, 64, 0, 8, None, None, "allocator"),
+    ],
+    "plans": [
+        (2, 13 * MIB + 4, 16 * MIB + 4, 13 * MIB + 4, "optimal", 10 * MIB, 10 * MIB, "optimal", 1_500_000,
+         "graph(%x, %w)"),
+    ],
+    "plan_order": [(2, step, op) for step, op in enumerate([0, 2, 1, 3, 4, 5])],
+    "slots": [
+        (2, 0, 3, 0, 4 * MIB),
+        (2, 1, 4, 4 * MIB, MIB // 2),
+        (2, 2, 5, 0, 8 * MIB),
+        (2, 3, 6, 8 * MIB, 1 * MIB),
+        (2, 4, 7, 9 * MIB, 1 * MIB),
+    ],
+    "points": [
+        (2, point, kind, op, tensor)
+        for point, (kind, op, tensor) in enumerate([
+            ("place", 0, 3), ("place", 0, 4), ("place", 2, 6), ("free", 2, 3), ("place", 1, 5), ("place", 3, 7),
+            ("free", 3, 5), ("free", 4, 6), ("free", 4, 7),
+        ])
+    ],
+}
+
+
+def change_store(path: Path, script: str) -> None:
+    """Changes a store behind stowage's back."""
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.close()
+
+
+def make_store(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(f"PRAGMA journal_mode = WAL; PRAGMA foreign_keys = ON; BEGIN; {SCHEMA}")
+    for table, rows in ROWS.items():
+        for row in rows:
+            connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    connection.commit()
+    connection.close()
