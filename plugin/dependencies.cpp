@@ -53,7 +53,8 @@ bool is_structural(const Node& node) {
 bool changes_what_no_storage_shows(const Node& node) {
   if (node.kind().is_cuda() || node.kind().ns() == torch::jit::Symbol::fromQualString("profiler::x").ns()) return true;
   return is_one_of(node.kind(), {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_", "aten::swap",
-                                 "aten::manual_seed", "aten::set_grad_enabled", "prim::Enter", "prim::Exit"});
+                                 "aten::manual_seed", "aten::requires_grad_", "aten::set_grad_enabled", "prim::Enter",
+                                 "prim::Exit"});
 }
 
 bool is_effect(const Node& node) {

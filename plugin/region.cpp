@@ -54,6 +54,16 @@ std::string hash_of(const std::shared_ptr<Graph>& graph) {
   return c10::sha1(canonical->toString(/*print_source_locations=*/false)).str();
 }
 
+/// Whether autograd may record ops on these inputs while grad mode is on.
+bool may_record(c10::ArrayRef<c10::IValue> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
+    if (input.isTensor()) return input.toTensor().requires_grad();
+    if (input.isList()) return may_record(input.toListRef());
+    if (input.isTuple()) return may_record(input.toTupleRef().elements());
+    return input.isObject() || input.isGenericDict();  // not looked into
+  });
+}
+
 /// PyTorch's messages go on for pages.
 std::string first_line(const std::string& text) {
   const std::size_t begin = text.find_first_not_of('\n');
@@ -131,10 +141,10 @@ void Region::run(Stack& stack) {
   Stack values(std::make_move_iterator(first_input), std::make_move_iterator(stack.end()));
   stack.erase(first_input, stack.end());
 
-  // With grad mode on, ops record what the backward needs in the order in which they run, so nothing may move. Within
-  // another region's run, our allocations are part of that region's op.
-  const bool may_plan = g_planning.load(std::memory_order_relaxed) && options().plan && !at::GradMode::is_enabled() &&
-                        Session::current() == nullptr;
+  // Where autograd records, the backward depends on the order in which ops ran, so nothing may move. Within another
+  // region's run, our allocations are part of that region's op.
+  const bool may_plan = g_planning.load(std::memory_order_relaxed) && options().plan && Session::current() == nullptr &&
+                        !(at::GradMode::is_enabled() && may_record(values));
   std::shared_ptr<Phase> phase = may_plan ? phase_for(values) : nullptr;
   std::shared_ptr<Planned> planned;
   bool profile = false;
