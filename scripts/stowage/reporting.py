@@ -15,7 +15,7 @@ def report() -> str:
     """A line for each planned graph and signature: bytes that a run has live at most, before and after planning, the
     lower bound of that peak, the arena, and how many allocations of the last run came from the plan (hits) or did not.
 
-    Below them, what is not planned and why.
+    Below them, where the plans came from, and what is not planned and why.
     """
     return render(plugin.status())
 
@@ -39,6 +39,11 @@ def render(status: dict[str, Any]) -> str:
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
         for row in rows
     ]
+    total = {key: sum(region[key] for region in status["regions"]) for key in ("plans_made", "plans_recalled", "runs_profiled")}
+    lines.append(
+        f"plans made: {total['plans_made']}, recalled from the store: {total['plans_recalled']}, "
+        f"runs profiled: {total['runs_profiled']}"
+    )
     return "\n".join(lines + notes)
 
 

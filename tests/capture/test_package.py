@@ -72,8 +72,10 @@ def test_report():
     }
     status = {
         "regions": [
-            {"name": "Net", "phases": [planned, {"state": "unplanned", "why": "the run was lossy"}]},
-            {"name": "Other", "phases": [{"state": "profiling"}]},
+            {"name": "Net", "phases": [planned, {"state": "unplanned", "why": "the run was lossy"}],
+             "plans_made": 0, "plans_recalled": 1, "runs_profiled": 2},
+            {"name": "Other", "phases": [{"state": "profiling"}],
+             "plans_made": 0, "plans_recalled": 0, "runs_profiled": 1},
         ],
         "left_alone": [{"name": "graph", "ops": 3, "why": "it has prim::fork"}],
     }
@@ -83,6 +85,7 @@ Other: profiling: its allocations are not steady yet
 graph: left alone: it has prim::fork"""
     assert reporting.render(status) == """
 graph  runs  peak before  peak after     bound     arena  hits  misses
-Net       7     5.00 MiB    4.00 MiB  4.00 MiB  2.93 KiB    90       3""".lstrip() + notes
+Net       7     5.00 MiB    4.00 MiB  4.00 MiB  2.93 KiB    90       3
+plans made: 0, recalled from the store: 1, runs profiled: 3""".lstrip() + notes
     status["regions"][0]["phases"].remove(planned)
     assert reporting.render(status) == "nothing is planned yet" + notes

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a TorchScript program unplanned and planned, and compares them byte by byte."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import stowage
+import torch
+
+#: TorchScript profiles in the first call and stowage in two more; the rest are planned.
+CALLS = 8
+
+
+def digest(value: Any) -> Any:
+    """`value` with each tensor replaced by its type, shape and raw bytes."""
+    if isinstance(value, torch.Tensor):
+        data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return str(value.dtype), tuple(value.shape), data
+    if isinstance(value, dict):
+        return {key: digest(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [digest(item) for item in value]
+    return value
+
+
+def compile(source: str) -> Callable:
+    """A fresh TorchScript function from the text of `def step(...)`."""
+    return torch.jit.CompilationUnit(source).step
+
+
+def run(function: Callable, make_inputs: Callable[[], tuple], calls: int = CALLS, keep: bool = False) -> list:
+    """Everything that calls of `function` show: outputs, inputs afterwards, the random generator.
+
+    With `keep` the outputs of all calls are held until the end, and looked at again then.
+    """
+    seen, kept = [], []
+    for call in range(calls):
+        torch.manual_seed(call)
+        inputs = make_inputs()
+        with torch.no_grad():
+            outputs = function(*inputs)
+        seen.append([digest(outputs), digest(inputs), digest(torch.get_rng_state())])
+        if keep:
+            kept.append(outputs)
+    return seen + [digest(outputs) for outputs in kept]
+
+
+def newest_region() -> dict:
+    return [region for region in stowage.status()["regions"] if region["alive"]][-1]
+
+
+def planned_phase(min_runs: int = 3, min_hits: int = 1) -> dict:
+    """The newest region's plan in force, which has been followed at least `min_runs` times."""
+    phase = newest_region()["phases"][0]
+    assert phase["state"] == "planned", phase
+    assert phase["runs"] >= min_runs and phase["last"]["hits"]["allocations"] >= min_hits, phase
+    return phase
+
+
+def plan_text() -> str:
+    return stowage.planned_graph().split(": the plan", 1)[1]
+
+
+def assert_same(source: str, make_inputs: Callable[[], tuple], keep: bool = False, min_hits: int = 1) -> dict:
+    """Planned equals unplanned, and was planned. Returns the phase; the function stays alive in it."""
+    unplanned = run(compile(source), make_inputs, keep=keep)
+    stowage.enable()
+    function = compile(source)
+    assert run(function, make_inputs, keep=keep) == unplanned
+    phase = planned_phase(min_hits=min_hits)
+    phase["function"] = function
+    return phase
