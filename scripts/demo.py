@@ -68,9 +68,9 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 MODELS = (
-    Model("resnet18, batch 8, SGD with momentum", torchvision.models.resnet18, sgd, images(8)),
-    Model("AlexNet, batch 32, SGD with momentum", torchvision.models.alexnet, sgd, images(32)),
-    Model("transformer encoder, 4 layers, batch 2 x 64, AdamW", Encoder,
+    Model("resnet18, batch 8", torchvision.models.resnet18, sgd, images(8)),
+    Model("AlexNet, batch 32", torchvision.models.alexnet, sgd, images(32)),
+    Model("encoder, batch 2 x 64", Encoder,
           lambda params: torch.optim.AdamW(params, lr=1e-3), tokens),
 )
 
@@ -175,7 +175,7 @@ def measure(model: Model, steps: int, advance: Callable[[str], None]) -> Row:
 
 def show(rows: list[Row], console: Console) -> None:
     table = Table(box=None, pad_edge=False)
-    table.add_column("peak memory of a training step, MiB")
+    table.add_column("")
     for title in ("eager", "unplanned", "planned", "bound", "saved", "arena", "identical", "time"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
@@ -188,6 +188,7 @@ def show(rows: list[Row], console: Console) -> None:
             "yes" if row.losses_identical and row.parameters_identical else "NO",
             f"x {row.step_time_ratio:.2f}",
         )
+    console.print("Peak memory of a training step, MiB (SGD with momentum; the transformer encoder: AdamW)\n", soft_wrap=True)
     console.print(table)
 
 
@@ -216,10 +217,10 @@ def main() -> int:
     (out / "demo.json").write_text(json.dumps({"steps": steps, "models": [asdict(row) for row in rows]}, indent=2) + "\n")
     identical = all(row.losses_identical and row.parameters_identical for row in rows)
     console.print(f"\n{steps} steps each; losses and parameters "
-                  f"{'identical to the last bit in all three' if identical else 'DIFFER'}.")
+                  f"{'identical to the last bit in all three' if identical else 'DIFFER'}.", soft_wrap=True)
     if any(row.plan_recalled for row in rows):
-        console.print("Plans were recalled from out/profile.db; delete it to profile anew.")
-    console.print("Wrote out/demo.json and out/profile.db. Next: .venv/bin/stowage peak out/profile.db")
+        console.print("Plans were recalled from out/profile.db; delete it to profile anew.", soft_wrap=True)
+    console.print("Wrote out/demo.json and out/profile.db. Next: .venv/bin/stowage peak out/profile.db", soft_wrap=True)
     return 0 if identical else 1
 
 
