@@ -7,21 +7,10 @@ from typing import Any, Callable
 
 import stowage
 import torch
+from twins import digest
 
 #: TorchScript profiles in the first call and stowage in two more; the rest are planned.
 CALLS = 8
-
-
-def digest(value: Any) -> Any:
-    """`value` with each tensor replaced by its type, shape and raw bytes."""
-    if isinstance(value, torch.Tensor):
-        data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return str(value.dtype), tuple(value.shape), data
-    if isinstance(value, dict):
-        return {key: digest(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [digest(item) for item in value]
-    return value
 
 
 def compile(source: str) -> Callable:
