@@ -19,11 +19,13 @@ class Tidier {
         anchored_(order.size()),
         emitted_(order.size()) {
     for (std::int32_t step = 0; step < std::ssize(order); ++step) step_of_[order[step]] = step;
+    const std::vector<std::vector<std::int32_t>> uses = find_uses(problem);
     for (std::int32_t op = 0; op < std::ssize(problem.ops); ++op) {
       waits_for_[op] = static_cast<std::int32_t>(dependencies.predecessors[op].size());
       if (keeps_memory(problem.ops[op])) {
         anchored_[op] = Anchor::kKeeps;
-      } else if (!timeline.frees_after[op].empty()) {
+      } else if (!timeline.frees_after[op].empty() || (!problem.ops[op].writes.empty() && !uses[op].empty())) {
+        // It frees a tensor, or would if it ran late: an update that reads a gradient.
         anchored_[op] = Anchor::kFrees;
       }
     }
