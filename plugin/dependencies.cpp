@@ -57,6 +57,11 @@ bool changes_what_no_storage_shows(const Node& node) {
                                  "prim::Exit"});
 }
 
+/// Ops after which a value's storage is another than the one it had when it was made.
+bool replaces_storages(const Node& node) {
+  return is_one_of(node.kind(), {"prim::SetAttr", "aten::set_", "aten::set_data", "aten::swap"});
+}
+
 bool is_effect(const Node& node) {
   return is_one_of(node.kind(), {"prim::Print", "prim::RaiseException", "aten::warn"});
 }
@@ -80,6 +85,7 @@ bool is_random(const Node& node) {
 
 bool holds_tensors(const c10::TypePtr& type) {
   if (type->isSubtypeOf(*c10::TensorType::get())) return true;
+  if (type->kind() == c10::TypeKind::AnyType) return true;
   const auto contained = type->containedTypes();
   return std::any_of(contained.begin(), contained.end(),
                      [](const c10::TypePtr& inner) { return holds_tensors(inner); });
@@ -107,10 +113,38 @@ std::vector<std::size_t> silent_writes(const Node& node, const c10::FunctionSche
   return written;
 }
 
+bool is_tensor(const Value* value) { return value->type()->isSubtypeOf(*c10::TensorType::get()); }
+
+void collect_sets(const c10::AliasInfo& alias, std::unordered_set<Symbol>& sets) {
+  sets.insert(alias.beforeSets().begin(), alias.beforeSets().end());
+  sets.insert(alias.afterSets().begin(), alias.afterSets().end());
+  for (const c10::AliasInfo& inner : alias.containedTypes()) collect_sets(inner, sets);
+}
+
+std::unordered_set<Symbol> alias_sets(const c10::Argument& argument) {
+  std::unordered_set<Symbol> sets;
+  if (argument.alias_info() != nullptr) collect_sets(*argument.alias_info(), sets);
+  return sets;
+}
+
+/// Whether the op may return, as this output, a storage of this input. Schemas name the sets that tensors are in; a
+/// container made from another holds the same tensors though no schema says so.
+bool may_return(const c10::FunctionSchema& schema, const Node& node, std::size_t output, std::size_t input) {
+  if (!is_tensor(node.outputs()[output]) && !is_tensor(node.inputs()[input])) return true;
+  if (output >= schema.returns().size() || input >= schema.arguments().size()) return true;
+  const std::unordered_set<Symbol> returned = alias_sets(schema.returns()[output]);
+  if (returned.count(c10::AliasInfo::wildcardSet()) != 0) return true;
+  const std::unordered_set<Symbol> taken = alias_sets(schema.arguments()[input]);
+  return std::any_of(returned.begin(), returned.end(), [&](const Symbol& set) { return taken.count(set) != 0; });
+}
+
 /// Walks a node and the nodes inside it.
 class FactReader {
  public:
   explicit FactReader(std::vector<std::string>& not_understood) : not_understood_(not_understood) {}
+
+  /// Whether a node so far changes what some container or attribute holds, or which storage a tensor has.
+  bool storages_change_hands() const { return storages_change_hands_; }
 
   OpFacts read(Node* node) {
     facts_ = {};
@@ -119,6 +153,9 @@ class FactReader {
     visit(*node, /*nested=*/false);
     if (nested_write_) facts_.writes = facts_.uses;
     nested_write_ = false;
+    for (std::size_t output = 0; output < node->outputs().size(); ++output) {
+      facts_.may_return.push_back(returnable(*node, output));
+    }
     return std::move(facts_);
   }
 
@@ -144,6 +181,22 @@ class FactReader {
     }
   }
 
+  std::vector<const Value*> returnable(const Node& node, std::size_t output) const {
+    std::vector<const Value*> found;
+    if (!holds_tensors(node.outputs()[output]->type())) return found;
+    const Operator* op = is_structural(node) || facts_.has_blocks || facts_.barrier ? nullptr : node.maybeOperator();
+    const bool is_told = op != nullptr && op->aliasAnalysisKind() != c10::AliasAnalysisKind::INTERNAL_SPECIAL_CASE;
+    for (const Value* use : facts_.uses) {
+      if (!holds_tensors(use->type())) continue;
+      bool may = !is_told;
+      for (std::size_t input = 0; input < node.inputs().size() && !may; ++input) {
+        may = node.inputs()[input] == use && may_return(op->schema(), node, output, input);
+      }
+      if (may) found.push_back(use);
+    }
+    return found;
+  }
+
   void visit(const Node& node, bool nested) {
     classify(node, nested);
     facts_.has_blocks |= !node.blocks().empty();
@@ -158,6 +211,7 @@ class FactReader {
 
   void classify(const Node& node, bool nested) {
     facts_.random |= is_random(node);
+    storages_change_hands_ |= replaces_storages(node);
     if (is_effect(node)) {
       facts_.effect = true;
       return;
@@ -188,7 +242,10 @@ class FactReader {
       if (alias == nullptr || !any_write(*alias)) continue;
       const Value* input = node.inputs()[argument];
       // A changed list or dict is seen by every later reader of it, and by no storage.
-      if (alias->isWrite() && !input->type()->isSubtypeOf(*c10::TensorType::get())) facts_.barrier = true;
+      if (alias->isWrite() && !is_tensor(input)) {
+        facts_.barrier = true;
+        storages_change_hands_ |= holds_tensors(input->type());
+      }
       add_write(input, nested);
     }
     for (const std::size_t argument : silent_writes(node, op->schema())) add_write(node.inputs()[argument], nested);
@@ -205,6 +262,7 @@ class FactReader {
   std::vector<std::string>& not_understood_;
   OpFacts facts_;
   bool nested_write_ = false;
+  bool storages_change_hands_ = false;
 };
 
 std::string find_untouchable(const Block& block) {
@@ -235,6 +293,7 @@ GraphFacts read_facts(std::shared_ptr<Graph> graph) {
   for (Node* node : graph->nodes()) {
     if (node->kind() != prim::Constant) facts.ops.push_back(reader.read(node));
   }
+  for (OpFacts& op : facts.ops) op.barrier |= reader.storages_change_hands() && !op.writes.empty();
   facts.graph = std::move(graph);
   return facts;
 }

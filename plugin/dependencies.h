@@ -17,7 +17,10 @@ struct OpFacts {
   std::vector<const torch::jit::Value*> uses;
   /// Those of `uses` whose storages the op may write.
   std::vector<const torch::jit::Value*> writes;
-  bool has_blocks = false;  ///< an `if` or a loop: its results may alias anything it uses
+  /// By output: those of `uses` whose storages it may hold, in this run or in another where a branch, an index or a
+  /// size that depends on data is another.
+  std::vector<std::vector<const torch::jit::Value*>> may_return;
+  bool has_blocks = false;  ///< an `if` or a loop
   bool random = false;      ///< draws from a random generator
   bool effect = false;      ///< prints, raises or asserts
   bool barrier = false;     ///< not understood, or changes what no storage shows: nothing moves across it
@@ -27,7 +30,9 @@ struct OpFacts {
 ///
 /// `torch::jit::AliasDb` (alias_analysis.cpp, 2.11) is not enough to tell what may move: it lets random ops pass one
 /// another, does not see randomness inside an `if`, and takes all tensor inputs of a graph to alias one another. So
-/// facts come from schemas, and aliases from the storages seen in the profiled run.
+/// facts come from schemas, and aliases from the storages seen in the profiled run; those that another run may have are
+/// added to order reads and writes. Where even these are not all (a list or an attribute that is changed may hold
+/// anything later), every op that writes is a barrier.
 struct GraphFacts {
   std::shared_ptr<torch::jit::Graph> graph;
   std::vector<OpFacts> ops;

@@ -134,12 +134,25 @@ class Observation {
     const std::int32_t allocation = storage.data() == nullptr ? kNone : session_.find(storage.data());
     if (allocation == kNone) {
       // Held, so that no other storage gets its address while this observation lasts.
-      if (outside_.find(storage.unsafeGetStorageImpl()) == outside_.end()) held_.push_back(storage);
+      if (outside_.find(storage.unsafeGetStorageImpl()) == outside_.end()) hold(storage, name);
       return outside_storage(storage.unsafeGetStorageImpl(), static_cast<std::int64_t>(storage.nbytes()), name, tensor);
     }
     const std::int32_t id = allocated(allocation);
     describe(id, name, tensor);
     return id;
+  }
+
+  void hold(const c10::Storage& storage, const std::string& name) {
+    held_.push_back(storage);
+    if (storage.nbytes() == 0 || storage.data() == nullptr) return;
+    const auto* begin = static_cast<const char*>(storage.data());
+    const char* end = begin + storage.nbytes();
+    for (const Range& other : ranges_) {
+      if (begin < other.end && other.begin < end) {
+        opaque_ = fmt::format("'{}' and '{}' share memory, but not a storage", other.name, name);
+      }
+    }
+    ranges_.push_back({begin, end, name});
   }
 
   std::int32_t outside_storage(const void* storage, std::int64_t size_bytes, const std::string& name,
@@ -163,6 +176,12 @@ class Observation {
     record.shape = fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
   }
 
+  struct Range {
+    const char* begin;
+    const char* end;
+    std::string name;
+  };
+
   static thread_local Observation* t_current;
 
   ProfileSession& session_;
@@ -172,6 +191,7 @@ class Observation {
   std::vector<std::int32_t> tensor_of_allocation_;
   std::unordered_map<const void*, std::int32_t> outside_;
   std::vector<c10::Storage> held_;
+  std::vector<Range> ranges_;  ///< of what is held
   std::int64_t outside_bytes_ = 0;
   TensorKind outside_kind_ = TensorKind::kConstant;
   std::string opaque_;
@@ -226,34 +246,86 @@ std::vector<profiler::OpRecord> op_records(const GraphFacts& facts) {
   return records;
 }
 
+/// Orders reads and writes of storages that ops may share in another run, though they did not in this one.
+class PossibleUses {
+ public:
+  PossibleUses(Run& run) : run_(run), of_(run.tensors.size()) {}
+
+  /// In program order. `seen` are those of `possible` that the op used in this run: uses show their order.
+  void add(std::int32_t op, const TensorIds& possible, const TensorIds& seen, bool write) {
+    for (const std::int32_t tensor : possible) {
+      Uses& uses = of_[static_cast<std::size_t>(tensor)];
+      const Use use{op, std::binary_search(seen.begin(), seen.end(), tensor)};
+      follow(use, uses.last_write);
+      if (!write) {
+        uses.reads_since.push_back(use);
+        continue;
+      }
+      for (const Use& read : uses.reads_since) follow(use, read);
+      uses.reads_since.clear();
+      uses.last_write = use;
+    }
+  }
+
+ private:
+  struct Use {
+    std::int32_t op = kNone;
+    bool seen = false;
+  };
+  struct Uses {
+    Use last_write;
+    std::vector<Use> reads_since;
+  };
+
+  void follow(const Use& use, const Use& earlier) {
+    if (earlier.op == kNone || earlier.op == use.op || (use.seen && earlier.seen)) return;
+    run_.dependencies.push_back({use.op, earlier.op, profiler::DependencyReason::kValue});
+  }
+
+  Run& run_;
+  std::vector<Uses> of_;  ///< by tensor
+};
+
 /// Reads, writes and results of each op, from the graph and the storages seen behind its values.
 void fill_uses(Run& run, const GraphFacts& facts, std::unordered_map<const Value*, TensorIds> tensors_of,
                const std::vector<std::vector<TensorIds>>& results) {
   std::vector<bool> visible(facts.ops.size(), false);
+  std::unordered_map<const Value*, TensorIds> possible_of = tensors_of;  // what another run may have there, too
+  PossibleUses possible(run);
+  auto all_of = [](std::unordered_map<const Value*, TensorIds>& of, const std::vector<const Value*>& values) {
+    TensorIds ids;
+    for (const Value* value : values) insert_sorted(ids, of[value]);
+    return ids;
+  };
   for (std::size_t op = 0; op < facts.ops.size(); ++op) {
     const OpFacts& each = facts.ops[op];
     const auto id = static_cast<std::int32_t>(op);
-    TensorIds reads;
-    TensorIds writes;
-    for (const Value* value : each.uses) insert_sorted(reads, tensors_of[value]);
-    for (const Value* value : each.writes) insert_sorted(writes, tensors_of[value]);
+    const TensorIds reads = all_of(tensors_of, each.uses);
+    const TensorIds writes = all_of(tensors_of, each.writes);
+    const TensorIds possible_writes = all_of(possible_of, each.writes);
     for (const std::int32_t tensor : reads) run.uses.push_back({id, tensor, UseKind::kRead, kNone});
-    for (const std::int32_t tensor : writes) {
-      run.uses.push_back({id, tensor, UseKind::kWrite, kNone});
+    for (const std::int32_t tensor : writes) run.uses.push_back({id, tensor, UseKind::kWrite, kNone});
+    possible.add(id, all_of(possible_of, each.uses), reads, /*write=*/false);
+    possible.add(id, possible_writes, writes, /*write=*/true);
+    for (const std::int32_t tensor : possible_writes) {
       const TensorKind kind = run.tensors[static_cast<std::size_t>(tensor)].kind;
       if (kind == TensorKind::kInput || kind == TensorKind::kConstant) visible[op] = true;
     }
     for (std::size_t position = 0; position < results[op].size(); ++position) {
+      const Value* output = each.node->outputs()[position];
       TensorIds held = results[op][position];
-      // The branch that was not taken may return any tensor that the op uses.
-      if (each.has_blocks && holds_tensors(each.node->outputs()[position]->type())) insert_sorted(held, reads);
+      // The branch that was not taken may return any tensor that the op uses: none of them may go before the result.
+      if (each.has_blocks && holds_tensors(output->type())) insert_sorted(held, reads);
       for (const std::int32_t tensor : held) {
         run.uses.push_back({id, tensor, UseKind::kResult, static_cast<std::int32_t>(position)});
       }
-      tensors_of[each.node->outputs()[position]] = std::move(held);
+      possible_of[output] = held;
+      insert_sorted(possible_of[output], all_of(possible_of, each.may_return[position]));
+      tensors_of[output] = std::move(held);
     }
   }
-  run.dependencies = orderings(facts, visible);
+  const auto others = orderings(facts, visible);
+  run.dependencies.insert(run.dependencies.begin(), others.begin(), others.end());
 }
 
 /// A tensor that is not freed where the graph stops using it outlives what the graph shows: it gets no slot.

@@ -35,6 +35,7 @@ torch::jit::Operation make_free(const Node* node) {
   return [count = node->inputs().size()](Stack& stack) {
     for (std::size_t each = 0; each < count; ++each) {
       at::Tensor tensor = torch::jit::pop(stack).toTensor();
+      if (!tensor.defined() || !tensor.has_storage()) continue;  // as a branch that was not profiled may return it
       const bool surely_freed = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
       const void* pointer = tensor.storage().data();
       tensor.reset();

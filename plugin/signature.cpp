@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/signature.h"
 
+#include <algorithm>
+
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -11,9 +13,19 @@ using torch::jit::Stack;
 void Signature::read(const Stack& inputs) {
   words_.clear();
   storages_.clear();
+  ranges_.clear();
   words_.push_back(at::GradMode::is_enabled());
   words_.push_back(at::get_num_threads());  // kernels size their workspace by it
   for (const c10::IValue& input : inputs) add(input);
+  add_overlaps();
+}
+
+/// Whether any memory is in two storages, as two `torch.from_numpy` of one array are.
+void Signature::add_overlaps() {
+  auto by_begin = [](const Range& a, const Range& b) { return a.begin < b.begin; };
+  std::sort(ranges_.begin(), ranges_.end(), by_begin);
+  auto overlap = [](const Range& a, const Range& b) { return b.begin < a.end; };
+  words_.push_back(std::adjacent_find(ranges_.begin(), ranges_.end(), overlap) != ranges_.end());
 }
 
 void Signature::add(const c10::IValue& value) {
@@ -37,8 +49,27 @@ void Signature::add(const c10::IValue& value) {
     const auto& elements = value.toTupleRef().elements();
     words_.insert(words_.end(), {7, static_cast<std::int64_t>(elements.size())});
     for (const c10::IValue& element : elements) add(element);
+  } else if (value.isGenericDict()) {
+    const auto dict = value.toGenericDict();
+    words_.insert(words_.end(), {11, static_cast<std::int64_t>(dict.size())});
+    for (const auto& entry : dict) {
+      add(entry.key());
+      add(entry.value());
+    }
+  } else if (value.isObject()) {
+    add_object(value.toObjectRef());
   } else {
     words_.push_back(8);
+  }
+}
+
+void Signature::add_object(const c10::ivalue::Object& object) {
+  const auto [number, is_new] = storages_.try_emplace(&object, static_cast<std::int64_t>(storages_.size()));
+  words_.insert(words_.end(), {12, number->second});
+  if (!is_new) return;
+  for (const c10::IValue& slot : object.slots()) {
+    if (slot.isInt() || slot.isBool() || slot.isString()) continue;
+    add(slot);
   }
 }
 
@@ -55,9 +86,13 @@ void Signature::add_tensor(const at::Tensor& tensor) {
   if (tensor.layout() == c10::kStrided) words_.insert(words_.end(), tensor.strides().begin(), tensor.strides().end());
   // Inputs that share a storage have its number.
   const auto number = static_cast<std::int64_t>(storages_.size());
-  const auto storage = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), number).first;
-  words_.insert(words_.end(),
-                {tensor.storage_offset(), static_cast<std::int64_t>(tensor.storage().nbytes()), storage->second});
+  const c10::Storage& storage = tensor.storage();
+  const auto size_bytes = static_cast<std::int64_t>(storage.nbytes());
+  const auto [named, is_new] = storages_.try_emplace(storage.unsafeGetStorageImpl(), number);
+  words_.insert(words_.end(), {tensor.storage_offset(), size_bytes, named->second});
+  if (!is_new || size_bytes == 0) return;
+  const auto* begin = static_cast<const char*>(storage.data());
+  if (begin != nullptr) ranges_.push_back({begin, begin + size_bytes});
 }
 
 std::string Signature::digest() const {

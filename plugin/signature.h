@@ -10,8 +10,9 @@
 
 namespace stowage {
 
-/// What a plan depends on: shapes, strides, dtypes, devices and aliases of tensor inputs, the values of whole numbers,
-/// switches and text, which inputs are None, grad mode. Not the values of floats: a learning rate changes no shape.
+/// What a plan depends on: shapes, strides, dtypes, devices and aliases of tensor inputs, also of those that containers
+/// and objects hold, the values of whole numbers, switches and text, which inputs are None, grad mode. Not the values
+/// of floats: a learning rate changes no shape. Nor numbers that objects hold: a counter may change with every call.
 class Signature {
  public:
   /// Reads a region's inputs; reuses its memory.
@@ -23,9 +24,17 @@ class Signature {
  private:
   void add(const c10::IValue& value);
   void add_tensor(const at::Tensor& tensor);
+  void add_object(const c10::ivalue::Object& object);
+  void add_overlaps();
+
+  struct Range {
+    const char* begin;
+    const char* end;
+  };
 
   std::vector<std::int64_t> words_;
-  std::unordered_map<const void*, std::int64_t> storages_;
+  std::unordered_map<const void*, std::int64_t> storages_;  ///< and objects: each has a number
+  std::vector<Range> ranges_;                               ///< memory of the storages
 };
 
 }  // namespace stowage

@@ -57,7 +57,7 @@ struct UseRecord {
 
 /// Why an op must follow an earlier one although they share no bytes.
 enum class DependencyReason : std::uint8_t {
-  kValue,    ///< it takes a value the earlier op made: a view, a size, a list
+  kValue,    ///< it takes a value the earlier op made: a view, a size, a list; or one that shares memory in another run
   kRandom,   ///< both draw from a random generator
   kEffect,   ///< both have side effects, or one's is visible to the other
   kBarrier,  ///< one of them is not understood

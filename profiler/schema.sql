@@ -85,8 +85,8 @@ CREATE TABLE dependencies (
   dependency INTEGER NOT NULL CHECK (dependency >= 0),
   op         INTEGER NOT NULL,
   after_op   INTEGER NOT NULL CHECK (after_op < op),
-  -- value: takes a view, a size or a list that the earlier op made. random: both draw random numbers. effect: side
-  -- effects. barrier: one of them is not understood.
+  -- value: takes a view, a size or a list that the earlier op made, or what may share its memory in another run. random:
+  -- both draw random numbers. effect: side effects. barrier: one of them is not understood.
   reason     TEXT    NOT NULL CHECK (reason IN ('value', 'random', 'effect', 'barrier')),
   PRIMARY KEY (run_id, dependency),
   FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op),
