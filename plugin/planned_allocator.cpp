@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace stowage {
 namespace {
@@ -37,7 +38,10 @@ Session::Session(PlannedAllocator& allocator, Mode mode) : allocator_(allocator)
   t_session = this;
 }
 
-Session::~Session() {
+Session::~Session() { leave(); }
+
+void Session::leave() {
+  if (t_session != this) return;
   t_session = nullptr;
   std::lock_guard lock(allocator_.mutex_);
   std::erase(allocator_.sessions_, this);
@@ -49,6 +53,8 @@ void Session::enter_op(std::int32_t op) {
 }
 
 ProfileSession::ProfileSession(PlannedAllocator& allocator) : Session(allocator, Mode::kProfile) {}
+
+ProfileSession::~ProfileSession() { leave(); }
 
 std::int32_t ProfileSession::find(const void* pointer) const {
   std::lock_guard lock(allocator_.mutex_);
@@ -114,8 +120,8 @@ std::vector<PlannedAllocator::Arena::Span>::iterator PlannedAllocator::Arena::fi
 bool PlannedAllocator::Arena::is_live(const void* pointer) { return contains(pointer) && find(pointer) != live.end(); }
 
 bool PlannedAllocator::Arena::try_place(Slot slot) {
+  if (slot.offset_bytes < 0 || slot.size_bytes > size_bytes - slot.offset_bytes) return false;
   const Span span{slot.offset_bytes, slot.offset_bytes + slot.size_bytes};
-  if (span.end_bytes > size_bytes) return false;
   const auto after = std::lower_bound(live.begin(), live.end(), span.begin_bytes,
                                       [](const Span& other, std::int64_t begin) { return other.begin_bytes < begin; });
   if (after != live.end() && after->begin_bytes < span.end_bytes) return false;
@@ -128,16 +134,23 @@ void PlannedAllocator::reserve_arena(std::int64_t size_bytes) {
   if (arena_bytes() >= size_bytes) return;
   {
     std::lock_guard lock(mutex_);
-    if (arena_taken_) return;
+    if (arena_taken_ || std::exchange(reserving_, true)) return;
   }
   release_arena();  // first, so that old and new are not held at once
   auto arena = std::make_unique<Arena>();
-  arena->base = static_cast<char*>(allocate_upstream(static_cast<std::size_t>(size_bytes), nullptr));
+  try {
+    arena->base = static_cast<char*>(allocate_upstream(static_cast<std::size_t>(size_bytes), nullptr));
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    reserving_ = false;
+    throw;
+  }
   arena->size_bytes = size_bytes;
   if (poison_.load(std::memory_order_relaxed)) std::memset(arena->base, 0xFF, static_cast<std::size_t>(size_bytes));
   std::lock_guard lock(mutex_);
   arenas_.push_back(std::move(arena));
   update_arena_range();
+  reserving_ = false;
 }
 
 void PlannedAllocator::release_arena() {
@@ -200,11 +213,10 @@ void* PlannedAllocator::allocate_planned(PlannedSession& session, std::size_t si
   if (!session.owns_arena_) return allocate_upstream(size_bytes, &session);
 
   const SlotTable& table = session.table_;
+  const auto op = static_cast<std::size_t>(session.op_.load(std::memory_order_relaxed));
   Miss reason = Miss::kUnplanned;
-  const std::int32_t slot_id =
-      table.first_slot[static_cast<std::size_t>(session.op_.load(std::memory_order_relaxed))] + session.index_;
-  if (slot_id < table.first_slot[static_cast<std::size_t>(session.op_.load(std::memory_order_relaxed)) + 1]) {
-    ++session.index_;
+  if (op + 1 < table.first_slot.size() && table.first_slot[op] + session.index_ < table.first_slot[op + 1]) {
+    const std::int32_t slot_id = table.first_slot[op] + session.index_++;
     const Slot slot = table.slots[static_cast<std::size_t>(slot_id)];
     if (slot.size_bytes == 0) {
       reason = Miss::kEscapes;
@@ -212,10 +224,9 @@ void* PlannedAllocator::allocate_planned(PlannedSession& session, std::size_t si
       reason = Miss::kTooLarge;
     } else {
       std::lock_guard lock(mutex_);
-      Arena& arena = *arenas_.back();
-      if (arena.try_place(slot)) {
+      if (!arenas_.empty() && arenas_.back()->try_place(slot)) {
         session.counters_.hits.add(bytes);
-        return arena.base + slot.offset_bytes;
+        return arenas_.back()->base + slot.offset_bytes;
       }
       reason = Miss::kBusy;
     }

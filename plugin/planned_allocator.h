@@ -97,6 +97,8 @@ class Session {
   enum class Mode : std::uint8_t { kProfile, kPlanned };
   Session(PlannedAllocator& allocator, Mode mode);
   ~Session();
+  /// Ends the session: nobody finds it any more. A class whose members other threads write calls it first of all.
+  void leave();
 
   PlannedAllocator& allocator_;
   const Mode mode_;
@@ -114,7 +116,7 @@ class Session {
 class ProfileSession : public Session {
  public:
   explicit ProfileSession(PlannedAllocator& allocator);
-  ~ProfileSession() = default;
+  ~ProfileSession();
 
   /// The record of the live allocation at `pointer` made in this session, or -1.
   std::int32_t find(const void* pointer) const;
@@ -172,7 +174,8 @@ class PlannedAllocator {
   /// Frees what `allocate`, or the upstream, returned. From any thread.
   void free(void* pointer) noexcept;
 
-  /// Makes the arena at least this large. Does nothing while a run holds it. Lets the upstream's error through.
+  /// Makes the arena at least this large. Does nothing while a run holds it, or another
+  /// thread makes one. Lets the upstream's error through.
   void reserve_arena(std::int64_t size_bytes);
   /// Gives the arena back, at once or when its last live slot is freed.
   void release_arena();
@@ -239,6 +242,7 @@ class PlannedAllocator {
   std::vector<std::unique_ptr<Arena>>
       arenas_;  ///< the last is current unless retired; the others await their last free
   bool arena_taken_ = false;
+  bool reserving_ = false;  ///< a thread is about to make an arena
   std::uint64_t next_session_ = 1;
   MeterReading meter_;
 };

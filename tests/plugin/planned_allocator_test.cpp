@@ -1,29 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/planned_allocator.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <limits>
 #include <map>
 #include <new>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include <gtest/gtest.h>
 
 namespace stowage {
 namespace {
 
-/// An upstream that knows what it gave out, and refuses on demand.
+/// An upstream that knows what it gave out, refuses on demand, and lets others in between.
 class FakeUpstream : public Upstream {
  public:
   ~FakeUpstream() override { EXPECT_TRUE(live_.empty()) << live_.size() << " blocks were never freed"; }
 
   void* allocate(std::size_t size_bytes) override {
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
     std::lock_guard lock(mutex_);
     if (refuse) throw std::bad_alloc();
     void* pointer = std::aligned_alloc(64, (size_bytes + 63) / 64 * 64);
     live_[pointer] = size_bytes;
-    ++allocations;
     return pointer;
   }
   void free(void* pointer) noexcept override {
@@ -41,7 +45,7 @@ class FakeUpstream : public Upstream {
   }
 
   bool refuse = false;
-  int allocations = 0;
+  std::function<void()> meanwhile;  ///< done once, while the next allocation is under way
 
  private:
   std::mutex mutex_;
@@ -197,6 +201,40 @@ TEST_F(Planned, ArenaGrowsAndIsGivenBack) {
   EXPECT_FALSE(session.owns_arena());
 }
 
+TEST_F(Planned, TwoWhoReserveAtOnceLeaveOneArena) {
+  upstream.meanwhile = [&] {
+    std::thread([&] {
+      allocator.reserve_arena(table.arena_bytes);
+      PlannedSession session(allocator, table);
+      EXPECT_FALSE(session.owns_arena());  // the other is not done yet
+    }).join();
+  };
+  allocator.reserve_arena(table.arena_bytes);
+  EXPECT_EQ(upstream.live_blocks(), 1U);
+  EXPECT_TRUE(PlannedSession(allocator, table).owns_arena());
+}
+
+TEST_F(Planned, ReserveLeavesTheArenaOfARunAlone) {
+  allocator.reserve_arena(table.arena_bytes);
+  PlannedSession session(allocator, table);
+  allocator.reserve_arena(1000);
+  EXPECT_EQ(allocator.arena_bytes(), table.arena_bytes);
+}
+
+TEST_F(Planned, SurvivorThatDiesWhileTheArenaGrowsLeavesNothingBehind) {
+  allocator.reserve_arena(table.arena_bytes);
+  void* survivor = nullptr;
+  {
+    PlannedSession session(allocator, table);
+    session.enter_op(0);
+    survivor = allocator.allocate(64);
+  }
+  upstream.meanwhile = [&] { allocator.free(survivor); };
+  allocator.reserve_arena(1000);
+  EXPECT_EQ(allocator.arena_bytes(), 1000);
+  EXPECT_EQ(upstream.live_blocks(), 1U);
+}
+
 TEST_F(Planned, ArenaWithASurvivorIsGivenBackWhenItDies) {
   allocator.reserve_arena(table.arena_bytes);
   void* survivor = nullptr;
@@ -227,6 +265,36 @@ TEST_F(Planned, UpstreamErrorPassesThroughAndLeavesNothingBehind) {
   void* slot = allocator.allocate(64);
   EXPECT_EQ(session.counters().hits, count(1, 64));
   allocator.free(slot);
+}
+
+TEST_F(Planned, ATableThatIsNotOfThisArenaCostsMemoryOnly) {
+  allocator.reserve_arena(64);
+  const SlotTable wrong{
+      .slots = {{-64, 64}, {64, 64}, {std::numeric_limits<std::int64_t>::max(), 64}, {0, 1 << 20}, {0, -64}},
+      .first_slot = {0, 5},
+      .arena_bytes = 0};
+  PlannedSession session(allocator, wrong);
+  ASSERT_TRUE(session.owns_arena());
+  for (const std::int32_t op : {0, 7}) {
+    session.enter_op(op);
+    for (int index = 0; index < 5; ++index) {
+      void* pointer = allocator.allocate(64);
+      EXPECT_TRUE(upstream.owns(pointer));
+      allocator.free(pointer);
+    }
+  }
+  EXPECT_EQ(misses(session.counters(), Miss::kBusy), count(4, 256));
+  EXPECT_EQ(misses(session.counters(), Miss::kTooLarge), count(1, 64));
+  EXPECT_EQ(misses(session.counters(), Miss::kUnplanned), count(5, 320));  // there is no op 7
+}
+
+TEST_F(Planned, ARunWithoutAnArenaGoesUpstream) {
+  const SlotTable wrong{.slots = {{0, 64}}, .first_slot = {0, 1}, .arena_bytes = 0};
+  PlannedSession session(allocator, wrong);
+  session.enter_op(0);
+  void* pointer = allocator.allocate(64);
+  EXPECT_TRUE(upstream.owns(pointer));
+  allocator.free(pointer);
 }
 
 TEST_F(Planned, MeterCountsEveryByteAndTheArenaAsOneBlock) {
@@ -326,6 +394,52 @@ TEST(Place, NeverServesALiveRangeTwice) {
     for (const auto& [pointer, size] : live) allocator.free(pointer);
     allocator.release_arena();
   }
+}
+
+TEST(Threads, FreesGoOnWhileAProfiledRunEnds) {
+  FakeUpstream upstream;
+  PlannedAllocator allocator(upstream);
+  for (int run = 0; run < 200; ++run) {
+    std::array<void*, 64> made{};
+    std::thread other;
+    {
+      ProfileSession session(allocator);
+      for (void*& pointer : made) pointer = allocator.allocate(8);
+      other = std::thread([&] {
+        for (void* pointer : made) allocator.free(pointer);
+      });
+    }
+    other.join();
+  }
+}
+
+TEST(Threads, ArenasComeAndGoWhileRunsGoOn) {
+  FakeUpstream upstream;
+  PlannedAllocator allocator(upstream);
+  auto work = [&](std::int64_t arena_bytes) {
+    const SlotTable table{.slots = {{arena_bytes - 64, 64}}, .first_slot = {0, 1}, .arena_bytes = arena_bytes};
+    for (int run = 0; run < 300; ++run) {
+      allocator.reserve_arena(arena_bytes);
+      void* pointer = nullptr;
+      {
+        PlannedSession session(allocator, table);
+        session.enter_op(0);
+        pointer = allocator.allocate(64);
+        std::memset(pointer, run, 64);
+      }
+      if (run % 3 == 0) allocator.release_arena();
+      EXPECT_EQ(*static_cast<unsigned char*>(pointer), run % 256);
+      allocator.free(pointer);
+    }
+  };
+  std::thread first(work, 64);
+  std::thread second(work, 128);
+  std::thread third(work, 256);
+  first.join();
+  second.join();
+  third.join();
+  allocator.release_arena();
+  EXPECT_EQ(upstream.live_blocks(), 0U);
 }
 
 TEST(Threads, ManyRunsAndFreesAtOnce) {
