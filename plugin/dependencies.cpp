@@ -66,6 +66,39 @@ bool is_effect(const Node& node) {
   return is_one_of(node.kind(), {"prim::Print", "prim::RaiseException", "aten::warn"});
 }
 
+/// Ops that check values, not only shapes. Their backwards take what the forward has checked.
+bool may_raise(const Node& node) {
+  return is_one_of(node.kind(), {"aten::embedding",
+                                 "aten::embedding_bag",
+                                 "aten::_embedding_bag",
+                                 "aten::index",
+                                 "aten::index_select",
+                                 "aten::gather",
+                                 "aten::take",
+                                 "aten::take_along_dim",
+                                 "aten::one_hot",
+                                 "aten::nll_loss",
+                                 "aten::nll_loss_nd",
+                                 "aten::nll_loss2d",
+                                 "aten::nll_loss_forward",
+                                 "aten::nll_loss2d_forward",
+                                 "aten::cross_entropy_loss",
+                                 "aten::multi_margin_loss",
+                                 "aten::multilabel_margin_loss",
+                                 "aten::binary_cross_entropy",
+                                 "aten::ctc_loss",
+                                 "aten::_ctc_loss",
+                                 "aten::linalg_cholesky",
+                                 "aten::cholesky",
+                                 "aten::linalg_inv",
+                                 "aten::inverse",
+                                 "aten::linalg_solve",
+                                 "aten::linalg_svd",
+                                 "aten::linalg_eigh",
+                                 "aten::__getitem__",
+                                 "aten::_assert_async"});
+}
+
 bool is_random(const Node& node) {
   if (node.isNondeterministic()) return true;
   const Operator* op = node.maybeOperator();
@@ -145,6 +178,7 @@ class FactReader {
 
   /// Whether a node so far changes what some container or attribute holds, or which storage a tensor has.
   bool storages_change_hands() const { return storages_change_hands_; }
+  bool sets_grad_mode() const { return sets_grad_mode_; }
 
   OpFacts read(Node* node) {
     facts_ = {};
@@ -211,7 +245,9 @@ class FactReader {
 
   void classify(const Node& node, bool nested) {
     facts_.random |= is_random(node);
+    facts_.may_raise |= may_raise(node);
     storages_change_hands_ |= replaces_storages(node);
+    sets_grad_mode_ |= node.kind() == Symbol::fromQualString("aten::set_grad_enabled");
     if (is_effect(node)) {
       facts_.effect = true;
       return;
@@ -227,7 +263,8 @@ class FactReader {
     if (alias_kind == c10::AliasAnalysisKind::CONSERVATIVE) {
       facts_.barrier = true;
       const std::string kind = node.kind().toQualString();
-      if (std::find(not_understood_.begin(), not_understood_.end(), kind) == not_understood_.end()) {
+      const bool is_users = !node.kind().is_prim() || node.kind() == prim::PythonOp;
+      if (is_users && std::find(not_understood_.begin(), not_understood_.end(), kind) == not_understood_.end()) {
         not_understood_.push_back(kind);
       }
       return;
@@ -263,6 +300,7 @@ class FactReader {
   OpFacts facts_;
   bool nested_write_ = false;
   bool storages_change_hands_ = false;
+  bool sets_grad_mode_ = false;
 };
 
 std::string find_untouchable(const Block& block) {
@@ -272,6 +310,8 @@ std::string find_untouchable(const Block& block) {
                                  "prim::rpc_remote", "prim::awaitable_wait", "aten::wait"})) {
       return "it contains " + kind + ", which runs ops on other threads";
     }
+    if (is_one_of(node->kind(), {"aten::requires_grad_"}))
+      return "it contains " + kind + ", after which autograd records";
     if (is_one_of(node->kind(), {"prim::profile", "prim::profile_ivalue", "prim::BailOut"})) {
       return "it contains " + kind + ": the executor is still profiling it";
     }
@@ -293,6 +333,7 @@ GraphFacts read_facts(std::shared_ptr<Graph> graph) {
   for (Node* node : graph->nodes()) {
     if (node->kind() != prim::Constant) facts.ops.push_back(reader.read(node));
   }
+  facts.sets_grad_mode = reader.sets_grad_mode();
   for (OpFacts& op : facts.ops) op.barrier |= reader.storages_change_hands() && !op.writes.empty();
   facts.graph = std::move(graph);
   return facts;
@@ -308,6 +349,7 @@ std::vector<profiler::DependencyRecord> orderings(const GraphFacts& facts, const
   std::int32_t last_effect = profiler::kNone;
   std::int32_t last_barrier = profiler::kNone;
   std::vector<std::int32_t> visible_since_effect;
+  std::vector<std::int32_t> raising_since_effect;
 
   for (std::int32_t op = 0; op < static_cast<std::int32_t>(facts.ops.size()); ++op) {
     const OpFacts& each = facts.ops[static_cast<std::size_t>(op)];
@@ -330,14 +372,19 @@ std::vector<profiler::DependencyRecord> orderings(const GraphFacts& facts, const
       last_random = op;
     }
     const bool is_visible = each.random || visible[static_cast<std::size_t>(op)];
+    auto follow_all = [&](const std::vector<std::int32_t>& earlier) {
+      for (const std::int32_t one : earlier) follow(one, DependencyReason::kEffect);
+    };
+    if (each.effect || is_visible || each.may_raise) follow(last_effect, DependencyReason::kEffect);
+    if (each.effect || is_visible) follow_all(raising_since_effect);
+    if (each.effect || each.may_raise) follow_all(visible_since_effect);
     if (each.effect) {
-      follow(last_effect, DependencyReason::kEffect);
-      for (const std::int32_t earlier : visible_since_effect) follow(earlier, DependencyReason::kEffect);
       visible_since_effect.clear();
+      raising_since_effect.clear();
       last_effect = op;
-    } else if (is_visible) {
-      follow(last_effect, DependencyReason::kEffect);
-      visible_since_effect.push_back(op);
+    } else {
+      if (is_visible) visible_since_effect.push_back(op);
+      if (each.may_raise) raising_since_effect.push_back(op);
     }
     if (each.barrier) {
       for (std::int32_t earlier = std::max(last_barrier, 0); earlier < op; ++earlier) {

@@ -23,6 +23,7 @@ struct OpFacts {
   bool has_blocks = false;  ///< an `if` or a loop
   bool random = false;      ///< draws from a random generator
   bool effect = false;      ///< prints, raises or asserts
+  bool may_raise = false;   ///< raises on some data: an index out of range, a singular matrix
   bool barrier = false;     ///< not understood, or changes what no storage shows: nothing moves across it
 };
 
@@ -36,6 +37,7 @@ struct OpFacts {
 struct GraphFacts {
   std::shared_ptr<torch::jit::Graph> graph;
   std::vector<OpFacts> ops;
+  bool sets_grad_mode = false;  ///< so that autograd may record though it did not when the graph began
   /// Kinds that are barriers because nothing is known of them, each once.
   std::vector<std::string> not_understood;
 };
@@ -50,7 +52,8 @@ bool holds_tensors(const c10::TypePtr& type);
 std::string why_left_alone(const torch::jit::Graph& graph);
 
 /// The orderings that reads and writes do not show. `visible[op]`: op `op` writes a storage that was there before
-/// the step; such ops, and random draws, keep their place relative to effects.
+/// the step; such ops, and random draws, keep their place relative to effects and to ops that may raise, so that what a
+/// step that raises leaves behind is what it leaves unplanned.
 std::vector<profiler::DependencyRecord> orderings(const GraphFacts& facts, const std::vector<bool>& visible);
 
 }  // namespace stowage

@@ -144,7 +144,7 @@ void Region::run(Stack& stack) {
   // Where autograd records, the backward depends on the order in which ops ran, so nothing may move. Within another
   // region's run, our allocations are part of that region's op.
   const bool may_plan = g_planning.load(std::memory_order_relaxed) && options().plan && Session::current() == nullptr &&
-                        !(at::GradMode::is_enabled() && may_record(values));
+                        !((at::GradMode::is_enabled() || facts_.sets_grad_mode) && may_record(values));
   std::shared_ptr<Phase> phase = may_plan ? phase_for(values) : nullptr;
   std::shared_ptr<Planned> planned;
   bool profile = false;

@@ -178,5 +178,52 @@ graph(%x : Tensor, %y : Tensor):
                           DependencyRecord{2, 1, DependencyReason::kEffect}));
 }
 
+TEST(Orderings, VisibleWritesKeepTheirPlaceAmongOpsThatMayRaise) {
+  const GraphFacts facts = facts_of(R"IR(
+graph(%x : Tensor, %y : Tensor, %i : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %zero : int = prim::Constant[value=0]()
+  %a : Tensor = aten::add_(%x, %y, %one)
+  %b : Tensor = aten::index_select(%y, %zero, %i)
+  %c : Tensor = aten::index_select(%y, %one, %i)
+  %d : Tensor = aten::add_(%x, %y, %one)
+  return (%b, %c))IR");
+  EXPECT_THAT(
+      orderings(facts, {true, false, false, true}),
+      ElementsAre(DependencyRecord{1, 0, DependencyReason::kEffect}, DependencyRecord{2, 0, DependencyReason::kEffect},
+                  DependencyRecord{3, 1, DependencyReason::kEffect},
+                  DependencyRecord{3, 2, DependencyReason::kEffect}));
+}
+
+TEST(Facts, OutputMayHoldWhatItsSchemaNamesOrItsContainerHolds) {
+  const GraphFacts facts = facts_of(R"IR(
+graph(%x : Tensor, %y : Tensor, %n : int, %s : int[]):
+  %one : int = prim::Constant[value=1]()
+  %sum : Tensor = aten::add(%x, %y, %one)
+  %in_place : Tensor = aten::add_(%x, %y, %one)
+  %view : Tensor = aten::reshape(%x, %s)
+  %list : Tensor[] = prim::ListConstruct(%x, %y)
+  %item : Tensor = aten::__getitem__(%list, %n)
+  return (%item))IR");
+  std::vector<std::vector<std::string>> held;
+  for (const OpFacts& op : facts.ops) held.push_back(names(op.may_return.at(0)));
+  const std::string list = facts.ops[3].node->output()->debugName();  // the parser gives it a number
+  EXPECT_THAT(held,
+              ElementsAre(IsEmpty(), ElementsAre("x"), ElementsAre("x"), ElementsAre("x", "y"), ElementsAre(list)));
+}
+
+TEST(Facts, WritesAreBarriersWhereAListChangesHands) {
+  const GraphFacts facts = facts_of(R"IR(
+graph(%x : Tensor, %l : Tensor[]):
+  %one : int = prim::Constant[value=1]()
+  %m : Tensor[] = aten::append(%l, %x)
+  %y : Tensor = aten::relu(%x)
+  %z : Tensor = aten::add_(%x, %y, %one)
+  return (%z))IR");
+  std::vector<bool> barriers;
+  for (const OpFacts& op : facts.ops) barriers.push_back(op.barrier);
+  EXPECT_THAT(barriers, ElementsAre(true, false, true));
+}
+
 }  // namespace
 }  // namespace stowage

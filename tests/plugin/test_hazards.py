@@ -260,6 +260,46 @@ def step(x, limit: float):
     assert planned_phase()["last"]["misses"]["busy"]["allocations"] == 0
 
 
+@pytest.mark.parametrize(
+    "raises",
+    ["torch.embedding(a.view(20, 150), ids)", "a.view(20, 150)[ids]",
+     "torch.index_select(a.view(20, 150), 0, ids)", "torch.gather(a.view(20, 150), 1, ids.view(1, 3) + 100)"],
+)
+def test_step_that_an_op_refuses_leaves_what_it_leaves_unplanned(raises):
+    """Writes and random draws before the bad index have happened, those after it have not."""
+    source = f"""
+def step(x, y, ids):
+    a = torch.cat([x, x, x]).exp()
+    x.add_(1)
+    d = torch.dropout(a, 0.5, True)
+    e = {raises}
+    y.mul_(2)
+    f = torch.dropout(a + d, 0.5, True)
+    s = torch.cat([e.view(-1), a]).sin()
+    return s.sum() + f.sum(), x + 1
+"""
+
+    def calls(function) -> list:
+        seen = []
+        for call in range(12):
+            torch.manual_seed(call)
+            batch = vector(), vector(), torch.tensor([1, 2, 99 if call in (5, 6, 9) else 3])
+            try:
+                with torch.no_grad():
+                    result = digest(function(*batch))
+            except (IndexError, RuntimeError):
+                result = "refused"
+            seen.append([result, digest(batch), digest(torch.get_rng_state())])
+        return seen
+
+    expected = calls(compile(source))
+    stowage.enable()
+    function = compile(source)
+    assert calls(function) == expected
+    assert [call for call, (result, *_) in enumerate(expected) if result == "refused"] == [5, 6, 9]
+    assert planned_phase()["last"]["misses"]["busy"]["allocations"] == 0
+
+
 # --- what leaves the region ------------------------------------------------------------------------------------------
 
 

@@ -197,3 +197,22 @@ def test_scripted_module_trains_as_without_stowage(train):
     assert planned[0] == unplanned[0]
     regions = [region for region in stowage.status()["regions"] if region["alive"]]
     assert any(phase["state"] == "planned" for region in regions for phase in region["phases"])
+
+
+def test_batch_that_the_loss_refuses_changes_what_it_changes_in_eager():
+    """A label out of range: the statistics of the forward are updated, no weight is, and the next steps are right."""
+    stowage.enable()
+    torch.manual_seed(1)
+    x, y = images(8)()
+    twins = Twins(conv_net, OPTIMIZERS["adam"], x, y)
+    twins.train(x, y, steps=6)
+    bad = torch.tensor([1, 2, 99, 3])
+    states = []
+    for step, (model, optimizer) in zip((twins.step, None), twins.sides):
+        torch.manual_seed(99)
+        with pytest.raises((IndexError, RuntimeError), match="Target 99 is out of bounds"):
+            step(x, bad) if step else nn.functional.cross_entropy(model(x), bad)
+        states.append(twins.state(model, optimizer))
+    assert states[0] == states[1]
+    twins.train(x, y, steps=4)
+    assert planned_phase()["last"]["misses"]["busy"]["allocations"] == 0
