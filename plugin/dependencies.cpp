@@ -53,8 +53,7 @@ bool is_structural(const Node& node) {
 bool changes_what_no_storage_shows(const Node& node) {
   if (node.kind().is_cuda() || node.kind().ns() == torch::jit::Symbol::fromQualString("profiler::x").ns()) return true;
   return is_one_of(node.kind(), {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_", "aten::swap",
-                                 "aten::manual_seed", "aten::requires_grad_", "aten::set_grad_enabled", "prim::Enter",
-                                 "prim::Exit"});
+                                 "aten::manual_seed", "aten::set_grad_enabled", "prim::Enter", "prim::Exit"});
 }
 
 /// Ops after which a value's storage is another than the one it had when it was made.
@@ -113,18 +112,6 @@ bool is_random(const Node& node) {
   return node.kind().is_aten() && op->isC10Op() &&
          std::find(op->getTags().begin(), op->getTags().end(), at::Tag::nondeterministic_seeded) != op->getTags().end();
 }
-
-}  // namespace
-
-bool holds_tensors(const c10::TypePtr& type) {
-  if (type->isSubtypeOf(*c10::TensorType::get())) return true;
-  if (type->kind() == c10::TypeKind::AnyType) return true;
-  const auto contained = type->containedTypes();
-  return std::any_of(contained.begin(), contained.end(),
-                     [](const c10::TypePtr& inner) { return holds_tensors(inner); });
-}
-
-namespace {
 
 bool any_write(const c10::AliasInfo& alias) {
   return alias.isWrite() || std::any_of(alias.containedTypes().begin(), alias.containedTypes().end(), any_write);
@@ -326,6 +313,14 @@ std::string find_untouchable(const Block& block) {
 }
 
 }  // namespace
+
+bool holds_tensors(const c10::TypePtr& type) {
+  if (type->isSubtypeOf(*c10::TensorType::get())) return true;
+  if (type->kind() == c10::TypeKind::AnyType) return true;
+  const auto contained = type->containedTypes();
+  return std::any_of(contained.begin(), contained.end(),
+                     [](const c10::TypePtr& inner) { return holds_tensors(inner); });
+}
 
 GraphFacts read_facts(std::shared_ptr<Graph> graph) {
   GraphFacts facts;

@@ -88,12 +88,6 @@ void region_pass(std::shared_ptr<Graph>& graph) {
     g_left_alone.push_back({name, ops, std::move(why)});
     return;
   }
-  for (const std::string& kind : read_facts(graph).not_understood) {
-    note(
-        fmt::format("nothing moves across '{}' in '{}': it has no alias annotation; declare it with a schema to have "
-                    "it planned",
-                    kind, name));
-  }
   wrap(*graph, name);
 }
 

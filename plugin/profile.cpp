@@ -81,13 +81,10 @@ class Observation {
   std::vector<profiler::TensorRecord> take_tensors(const std::vector<RecordedAllocation>& allocations,
                                                    std::vector<std::int32_t>& tensor_of_allocation) {
     for (std::size_t allocation = 0; allocation < allocations.size(); ++allocation) {
-      allocated(static_cast<std::int32_t>(allocation));
+      const std::int32_t tensor = allocated(static_cast<std::int32_t>(allocation));
+      tensors_[static_cast<std::size_t>(tensor)].size_bytes = allocations[allocation].size_bytes;
     }
     tensor_of_allocation = tensor_of_allocation_;
-    for (std::size_t allocation = 0; allocation < allocations.size(); ++allocation) {
-      tensors_[static_cast<std::size_t>(tensor_of_allocation_[allocation])].size_bytes =
-          allocations[allocation].size_bytes;
-    }
     return std::move(tensors_);
   }
 
@@ -115,7 +112,7 @@ class Observation {
   void collect(const c10::IValue& value, const std::string& name, TensorIds& ids) {
     if (value.isTensor()) {
       if (value.toTensor().defined()) insert_sorted(ids, id_of(value.toTensor(), name));
-    } else if (value.isTensorList() || value.isList()) {
+    } else if (value.isList()) {
       for (const c10::IValue& each : value.toListRef()) collect(each, name, ids);
     } else if (value.isTuple()) {
       for (const c10::IValue& each : value.toTupleRef().elements()) collect(each, name, ids);
@@ -249,7 +246,7 @@ std::vector<profiler::OpRecord> op_records(const GraphFacts& facts) {
 /// Orders reads and writes of storages that ops may share in another run, though they did not in this one.
 class PossibleUses {
  public:
-  PossibleUses(Run& run) : run_(run), of_(run.tensors.size()) {}
+  explicit PossibleUses(Run& run) : run_(run), of_(run.tensors.size()) {}
 
   /// In program order. `seen` are those of `possible` that the op used in this run: uses show their order.
   void add(std::int32_t op, const TensorIds& possible, const TensorIds& seen, bool write) {

@@ -117,6 +117,12 @@ Region::Region(std::shared_ptr<Graph> graph, std::string name)
       facts_(read_facts(std::move(graph))),
       hash_(hash_of(facts_.graph)),
       code_(facts_.graph, name_) {
+  for (const std::string& kind : facts_.not_understood) {
+    note(
+        fmt::format("nothing moves across '{}' in '{}': it has no alias annotation; declare it with a schema to have "
+                    "it planned",
+                    kind, name_));
+  }
   std::lock_guard lock(registry().mutex);
   registry().entries.push_back({this, name_, {}, {}});
 }
@@ -242,9 +248,8 @@ void Region::compare_runs(Phase& phase, Run run) {
   PlanRecord plan = to_record(run, solver::solve(to_problem(run), limits));
   plan.planning_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
-  plan.graph_text = planned_copy(facts_, run, plan)->toString(/*print_source_locations=*/false);
-  std::shared_ptr<Planned> planned = make_planned(run, plan, /*recalled=*/false);
-  if (planned != nullptr) remember(run, plan);
+  std::shared_ptr<Planned> planned = make_planned(run, std::move(plan), /*recalled=*/false);
+  if (planned != nullptr) remember(run, planned->plan);
   std::lock_guard lock(mutex_);
   phase.planned = std::move(planned);
   if (phase.planned == nullptr) {
@@ -264,7 +269,9 @@ std::shared_ptr<Region::Planned> Region::make_planned(const Run& run, PlanRecord
     }
     if (const auto broken = solver::validate(to_problem(run), to_plan(run, plan))) throw std::invalid_argument(*broken);
     planned->table = to_slot_table(run, plan);
-    planned->code = torch::jit::Code(planned_copy(facts_, run, plan), name_);
+    const std::shared_ptr<Graph> copy = planned_copy(facts_, run, plan);
+    plan.graph_text = copy->toString(/*print_source_locations=*/false);
+    planned->code = torch::jit::Code(copy, name_);
     cpu_allocator().reserve_arena(planned->table.arena_bytes);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot use the plan of '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
