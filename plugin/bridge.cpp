@@ -2,6 +2,9 @@
 #include "plugin/bridge.h"
 
 #include <algorithm>
+#include <stdexcept>
+
+#include <fmt/format.h>
 
 #include "plugin/profile.h"
 
@@ -144,7 +147,13 @@ SlotTable to_slot_table(const Run& run, const PlanRecord& record) {
   for (std::size_t op = 0; op < run.ops.size(); ++op) table.first_slot[op + 1] += table.first_slot[op];
   table.slots.resize(run.allocations.size());
   for (const profiler::AllocationRecord& allocation : run.allocations) {
-    table.slots[index(table.first_slot[index(allocation.op)] + allocation.index)] = slot_of[index(allocation.tensor)];
+    const std::size_t op = index(allocation.op);
+    const std::int32_t count = table.first_slot[op + 1] - table.first_slot[op];
+    if (allocation.index >= count) {
+      throw std::invalid_argument(fmt::format("op {} '{}' makes {} allocations, but has one of index {}", allocation.op,
+                                              run.ops[op].name, count, allocation.index));
+    }
+    table.slots[index(table.first_slot[op] + allocation.index)] = slot_of[index(allocation.tensor)];
   }
   return table;
 }

@@ -19,7 +19,7 @@ profiler::PlanRecord to_record(const profiler::Run& run, const solver::Plan& pla
 /// need come back as they went in. Ids out of range are dropped, which the validator then reports.
 solver::Plan to_plan(const profiler::Run& run, const profiler::PlanRecord& record);
 
-/// The plan as the allocator needs it.
+/// The plan as the allocator needs it. Throws `std::invalid_argument` if the run's allocations contradict one another.
 SlotTable to_slot_table(const profiler::Run& run, const profiler::PlanRecord& record);
 
 }  // namespace stowage

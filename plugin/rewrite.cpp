@@ -2,6 +2,9 @@
 #include "plugin/rewrite.h"
 
 #include <algorithm>
+#include <stdexcept>
+
+#include <fmt/format.h>
 
 #include "plugin/planned_allocator.h"
 
@@ -51,7 +54,12 @@ std::vector<std::vector<Value*>> droppable_values(const std::vector<Node*>& node
   std::vector<std::vector<Value*>> values(run.tensors.size());
   for (const profiler::UseRecord& use : run.uses) {
     if (use.kind != profiler::UseKind::kResult) continue;
-    Value* value = nodes[index(use.op)]->outputs()[index(use.position)];
+    const auto outputs = nodes[index(use.op)]->outputs();
+    if (index(use.position) >= outputs.size()) {
+      throw std::invalid_argument(fmt::format("op {} '{}' has {} results, but the run has one at {}", use.op,
+                                              run.ops[index(use.op)].name, outputs.size(), use.position));
+    }
+    Value* value = outputs[index(use.position)];
     if (value->type()->kind() == c10::TypeKind::TensorType) values[index(use.tensor)].push_back(value);
   }
   return values;

@@ -15,7 +15,7 @@ namespace stowage {
 ///     stowage::free[slots=[1]](%relu)                     after the last use of what slot 1 holds
 ///
 /// Slots are numbered in the order in which they are taken. The plan has been validated against the run, and the run
-/// is one of this graph.
+/// is one of this graph; throws `std::invalid_argument` where its results are not those of the graph's ops.
 std::shared_ptr<torch::jit::Graph> planned_copy(const GraphFacts& facts, const profiler::Run& run,
                                                 const profiler::PlanRecord& plan);
 

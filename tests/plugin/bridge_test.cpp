@@ -64,5 +64,16 @@ TEST(Bridge, TheAllocatorGetsASlotForEachAllocationOfAnOp) {
   EXPECT_EQ(table.arena_bytes, 768);
 }
 
+TEST(Bridge, AnAllocationThatItsOpDoesNotMakeIsRefused) {
+  profiler::Run run = update_run();
+  run.allocations[2].index = 1;  // of op 1, which makes one
+  try {
+    to_slot_table(run, update_plan());
+    FAIL() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "op 1 'g' makes 1 allocations, but has one of index 1");
+  }
+}
+
 }  // namespace
 }  // namespace stowage

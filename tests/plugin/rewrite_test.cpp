@@ -48,5 +48,16 @@ TEST(Rewrite, RefusesAnOrderInWhichAValueIsUsedBeforeItIsMade) {
   EXPECT_ANY_THROW(planned_copy(facts_of(kUpdateGraph), update_run(), plan));
 }
 
+TEST(Rewrite, RefusesARunOfOpsWithOtherResults) {
+  profiler::Run run = update_run();
+  run.uses[1].position = 7;  // of exp, which returns one
+  try {
+    planned_copy(facts_of(kUpdateGraph), run, update_plan());
+    FAIL() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "op 0 'big' has 1 results, but the run has one at 7");
+  }
+}
+
 }  // namespace
 }  // namespace stowage
