@@ -118,7 +118,7 @@ def test_planned_step_equals_the_captured_one_unplanned(model, optimizer):
     ids=["resnet18", "alexnet"],
 )
 def test_real_model_planned_equals_eager_and_99_percent_of_bytes_are_planned(make_model, size, optimizer):
-    twins = train_planned(make_model, OPTIMIZERS[optimizer], images(size, batch=2, classes=1000), steps=7)
+    twins = train_planned(make_model, OPTIMIZERS[optimizer], images(size, batch=2, classes=1000), steps=10)
     assert twins.step.captured
     phase = planned_phase()
     planned = phase["last"]["hits"]["bytes"]
