@@ -20,16 +20,22 @@ std::string_view to_string(Status status);
 /// Offset of a tensor that has no slot.
 inline constexpr std::int64_t kNoSlot = -1;
 
+/// Of a tensor that takes no other's memory.
+inline constexpr std::int32_t kNoReuse = -1;
+
 /// What the solver decides: in which order the ops run, where each tensor goes, when each is freed.
 ///
 /// The clock counts events: the ops' inner allocations and frees in plan order, then, after each op, the frees of
-/// the tensors it used last. A slot is occupied in [allocation, free).
+/// the tensors it used last. A slot is occupied in [allocation, free). An allocation that reuses an input's memory is
+/// the end of that input: one event, after which the output has its place.
 struct Plan {
   /// Op ids in execution order: a permutation of the problem's ops.
   std::vector<std::int32_t> order;
   /// By tensor: byte offset in the arena, or `kNoSlot` for a persistent, external or empty one.
   std::vector<std::int64_t> offset_bytes;
-  /// By op: tensors freed right after it, in tensor order (free points; workspace is not among them).
+  /// By tensor: the dying input of its op whose memory it takes, or `kNoReuse`.
+  std::vector<std::int32_t> reuse_of;
+  /// By op: tensors freed right after it, in tensor order (free points; neither workspace nor what is reused).
   std::vector<std::vector<std::int32_t>> frees_after;
 
   /// Largest live sum over the planned step, persistent and external tensors included; exact sizes.

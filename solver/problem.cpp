@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "solver/problem.h"
 
+#include <algorithm>
 #include <bit>
 #include <stdexcept>
 
@@ -64,6 +65,10 @@ class OpChecker {
         if (text) return fault(fmt::format("'{}' names {}", field, *text));
       }
     }
+    for (const Reuse& reuse : op.reuses) {
+      const auto text = reuse_fault(op_id, reuse);
+      if (text) return fault(fmt::format("'reuses' names {}", *text));
+    }
     return std::nullopt;
   }
 
@@ -115,6 +120,31 @@ class OpChecker {
     return std::nullopt;
   }
 
+  std::optional<std::string> reuse_fault(std::int32_t op_id, const Reuse& reuse) const {
+    if (const auto text = range_fault(reuse.output)) return text;
+    if (const auto text = range_fault(reuse.input)) return text;
+    const Op& op = problem_.ops[op_id];
+    const Tensor& output = problem_.tensors[reuse.output];
+    const Tensor& input = problem_.tensors[reuse.input];
+    const std::string output_text = tensor_text(problem_, reuse.output);
+    const std::string input_text = tensor_text(problem_, reuse.input);
+    if (allocator_[reuse.output] != op_id) return fmt::format("output {}, which it does not allocate", output_text);
+    if (freed_by_[reuse.output] == op_id) return fmt::format("output {}, which it frees", output_text);
+    if (reuse.output != op.reuses.front().output) return fmt::format("output {} besides another", output_text);
+    if (std::find(op.reads.begin(), op.reads.end(), reuse.input) == op.reads.end()) {
+      return fmt::format("input {}, which it does not read", input_text);
+    }
+    if (allocator_[reuse.input] == op_id) return fmt::format("input {}, which it allocates itself", input_text);
+    if (input.persistent || input.output || input.external || output.external) {
+      return fmt::format("input {} for {}, but both must be the step's own, and the input no output", input_text,
+                         output_text);
+    }
+    if (input.size_bytes != output.size_bytes || input.alignment_bytes != output.alignment_bytes) {
+      return fmt::format("input {} for {}, but their sizes or alignments differ", input_text, output_text);
+    }
+    return std::nullopt;
+  }
+
   const Problem& problem_;
   std::vector<std::int32_t> allocator_;
   std::vector<std::int32_t> freed_by_;
@@ -135,6 +165,10 @@ void check(const Problem& problem) {
   if (const auto fault = find_fault(problem)) {
     throw std::invalid_argument(fmt::format("cannot plan '{}': {}", problem.name, *fault));
   }
+}
+
+void forbid_reuse(Problem& problem) {
+  for (Op& op : problem.ops) op.reuses.clear();
 }
 
 }  // namespace stowage::solver

@@ -33,6 +33,15 @@ struct Event {
   bool operator==(const Event&) const = default;
 };
 
+/// An output that may take the memory of an input, if this op is the input's last use: the op writes each element of
+/// the output after it has read that of the input, and no other.
+struct Reuse {
+  std::int32_t output = 0;
+  std::int32_t input = 0;
+
+  bool operator==(const Reuse&) const = default;
+};
+
 /// A node of the graph. Its id is its index in `Problem::ops`, which is the program order.
 struct Op {
   std::string name;
@@ -48,6 +57,8 @@ struct Op {
   /// Earlier ops that must run before, for a reason that reads and writes do not show: a value that is no storage
   /// (a view, a size), the order of random draws, side effects.
   std::vector<std::int32_t> after;
+  /// Candidates for reuse, best first. They all name one output.
+  std::vector<Reuse> reuses;
 
   bool operator==(const Op&) const = default;
 };
@@ -63,11 +74,15 @@ struct Problem {
 
 /// What keeps the problem from being well formed, in one line that names the op or tensor; nothing if it is: ids in
 /// range, `after` earlier than its op, each tensor that is not persistent allocated exactly once and before its uses in
-/// program order, frees only of the op's own live workspace that no other op uses, sizes not negative and with a sum
-/// below 2^62, alignments powers of two.
+/// program order, frees only of the op's own live workspace that no other op uses, reuses only of what the op reads by
+/// what it allocates and does not free, of equal size and alignment, neither of them persistent or external, the input no
+/// output of the step, sizes not negative and with a sum below 2^62, alignments powers of two.
 std::optional<std::string> find_fault(const Problem& problem);
 
 /// Throws `std::invalid_argument` with the fault, if there is one.
 void check(const Problem& problem);
+
+/// Takes the reuse candidates out of a problem.
+void forbid_reuse(Problem& problem);
 
 }  // namespace stowage::solver

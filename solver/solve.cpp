@@ -48,6 +48,7 @@ Plan solve(const Problem& problem, const SolveOptions& options) {
   for (std::size_t slot = 0; slot < slotted.size(); ++slot) {
     plan.offset_bytes[slotted[slot]] = layout.offset_bytes[slot];
   }
+  plan.reuse_of.assign(problem.tensors.size(), kNoReuse);
   plan.frees_after = std::move(timeline.frees_after);
   plan.peak_bytes = order.peak_bytes;
   plan.program_peak_bytes = order.program_peak_bytes;

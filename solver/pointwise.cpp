@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "solver/pointwise.h"
+
+#include <algorithm>
+#include <array>
+
+namespace stowage::solver {
+
+bool is_pointwise(std::string_view kind) {
+  // Sorted.
+  static constexpr std::array<std::string_view, 42> kNames = {
+      "abs",
+      "add",
+      "addcdiv",
+      "addcmul",
+      "ceil",
+      "clamp",
+      "clamp_max",
+      "clamp_min",
+      "cos",
+      "div",
+      "elu",
+      "erf",
+      "exp",
+      "floor",
+      "gelu",
+      "gelu_backward",
+      "hardsigmoid",
+      "hardsigmoid_backward",
+      "hardswish",
+      "hardswish_backward",
+      "hardtanh",
+      "hardtanh_backward",
+      "leaky_relu",
+      "leaky_relu_backward",
+      "log",
+      "maximum",
+      "minimum",
+      "mul",
+      "neg",
+      "reciprocal",
+      "relu",
+      "rsqrt",
+      "rsub",
+      "sigmoid",
+      "sigmoid_backward",
+      "silu",
+      "silu_backward",
+      "sin",
+      "sqrt",
+      "sub",
+      "tanh",
+      "tanh_backward",
+  };
+  return std::binary_search(kNames.begin(), kNames.end(), kind);
+}
+
+}  // namespace stowage::solver
