@@ -11,30 +11,6 @@
 namespace stowage::solver {
 namespace {
 
-/// Largest sum that an op's own events reach, and which of its tensors make it.
-struct InnerPeak {
-  std::int64_t bytes = 0;
-  std::vector<std::int32_t> tensors;
-};
-
-InnerPeak find_inner_peak(const Problem& problem, const Op& op) {
-  InnerPeak peak;
-  std::int64_t live_bytes = 0;
-  std::vector<std::int32_t> live;
-  for (const Event& event : op.events) {
-    const std::int64_t size_bytes = problem.tensors[event.tensor].size_bytes;
-    if (event.kind == Event::Kind::kFree) {
-      live_bytes -= size_bytes;
-      std::erase(live, event.tensor);
-      continue;
-    }
-    live_bytes += size_bytes;
-    live.push_back(event.tensor);
-    if (live_bytes > peak.bytes) peak = {.bytes = live_bytes, .tensors = live};
-  }
-  return peak;
-}
-
 /// The life of each tensor as the ops see it.
 struct Lives {
   explicit Lives(const Problem& problem) : allocator(problem.tensors.size(), -1), users(problem.tensors.size()) {
@@ -46,6 +22,15 @@ struct Lives {
         if (allocator[tensor] != op) users[tensor].push_back(op);
       }
     }
+  }
+
+  /// Whether one of the op's candidates has no user of which `runs_after` the op is true.
+  template <typename RunsAfter>
+  bool may_reuse(const Op& op, RunsAfter runs_after) const {
+    return std::any_of(op.reuses.begin(), op.reuses.end(), [&](const Reuse& candidate) {
+      const std::vector<std::int32_t>& of_input = users[candidate.input];
+      return std::none_of(of_input.begin(), of_input.end(), runs_after);
+    });
   }
 
   std::int64_t persistent_bytes = 0;
@@ -84,6 +69,14 @@ class BoundFinder {
     return until_last_use & block.before[allocator];
   }
 
+  /// Of an op of the block; with reuse unless every candidate is surely used again.
+  InnerPeak inner_peak(const ClosureBlock& block, std::int32_t op) const {
+    const std::uint64_t bit = std::uint64_t{1} << (op - block.first_op);
+    return find_inner_peak(problem_, problem_.ops[op], lives_.may_reuse(problem_.ops[op], [&](std::int32_t user) {
+      return (block.after[user] & bit) != 0;
+    }));
+  }
+
   void examine(const ClosureBlock& block, OrderBound& bound) const {
     std::array<std::int64_t, 64> live_bytes{};
     for (std::int32_t tensor = 0; tensor < std::ssize(problem_.tensors); ++tensor) {
@@ -94,7 +87,7 @@ class BoundFinder {
     const std::int32_t end_op = std::min(block.first_op + 64, static_cast<std::int32_t>(problem_.ops.size()));
     for (std::int32_t op = block.first_op; op < end_op; ++op) {
       const std::int64_t bytes =
-          lives_.persistent_bytes + live_bytes[op - block.first_op] + find_inner_peak(problem_, problem_.ops[op]).bytes;
+          lives_.persistent_bytes + live_bytes[op - block.first_op] + inner_peak(block, op).bytes;
       if (bytes > bound.bytes) bound = {.bytes = bytes, .op = op, .tensors = {}};
     }
   }
@@ -102,7 +95,7 @@ class BoundFinder {
   void name_tensors(OrderBound& bound) const {
     ClosureBlock block;
     find_closure(dependencies_, bound.op, block);
-    bound.tensors = find_inner_peak(problem_, problem_.ops[bound.op]).tensors;
+    bound.tensors = inner_peak(block, bound.op).tensors;
     for (std::int32_t tensor = 0; tensor < std::ssize(problem_.tensors); ++tensor) {
       if ((must_live(block, tensor) & 1) != 0) bound.tensors.push_back(tensor);
     }
@@ -177,8 +170,10 @@ class Prober {
     const std::vector<char> before = reach(op, &Dependencies::predecessors);
     std::vector<char> not_before = reach(op, &Dependencies::successors);
     if (not_before[op]) return kImpossible;
+    const InnerPeak inner_peak =
+        find_inner_peak(problem_, problem_.ops[op],
+                        lives_.may_reuse(problem_.ops[op], [&](std::int32_t user) { return not_before[user] != 0; }));
     not_before[op] = true;
-    const InnerPeak inner_peak = find_inner_peak(problem_, problem_.ops[op]);
     std::int64_t bytes = lives_.persistent_bytes + inner_peak.bytes;
     if (tensors != nullptr) *tensors = inner_peak.tensors;
     for (std::int32_t tensor = 0; tensor < std::ssize(problem_.tensors); ++tensor) {

@@ -20,8 +20,8 @@ struct OrderBound {
 
 /// Must-live bound: while op v runs, a tensor surely lives if v uses it, or if its allocating op must run before v and
 /// some use must run after v (an output: if its allocating op must run before v). v's own events come on top, one after
-/// the other. The largest such sum over all v is a lower bound of the peak of every order.
-/// Takes time proportional to ops x edges / 64, in linear memory.
+/// the other, but not an output that may reuse an input. The largest such sum over all v is a lower bound of the peak
+/// of every order. Takes time proportional to ops x edges / 64, in linear memory.
 OrderBound find_order_bound(const Problem& problem, const Dependencies& dependencies);
 
 /// Raises the bound by contradiction. `order` has peak U, met at op v. Suppose some order stays below

@@ -14,6 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <zlib.h>
 
+#include "solver/pointwise.h"
+
 namespace stowage::solver {
 namespace {
 
@@ -153,6 +155,33 @@ std::vector<Event> to_events(const StepObject& object, const std::string& file, 
   return events;
 }
 
+std::vector<Reuse> to_reuses(const StepObject& object, const std::string& file, const std::string& place,
+                             const IdMap& tensors) {
+  std::vector<Reuse> reuses;
+  const Json& list = object.list("reuses");
+  for (std::size_t index = 0; index < list.size(); ++index) {
+    const StepObject reuse(file, fmt::format("{}: reuse {}", place, index), list[index]);
+    reuses.push_back({.output = tensors.find(reuse, "output", reuse.get("output")),
+                      .input = tensors.find(reuse, "input", reuse.get("input"))});
+  }
+  return reuses;
+}
+
+/// What a file leaves open: the only result of a pointwise op may take any input of its size.
+std::vector<Reuse> derive_reuses(const Problem& problem, const Op& op) {
+  std::vector<Reuse> reuses;
+  if (!is_pointwise(op.kind) || !op.writes.empty() || op.events.size() != 1) return reuses;
+  const std::int32_t output_id = op.events.front().tensor;
+  const Tensor& output = problem.tensors[output_id];
+  for (const std::int32_t id : op.reads) {
+    const Tensor& input = problem.tensors[id];
+    const bool is_free = !input.persistent && !input.output && !input.external && !output.external && id != output_id;
+    const bool is_alike = input.size_bytes == output.size_bytes && input.alignment_bytes == output.alignment_bytes;
+    if (is_free && is_alike) reuses.push_back({.output = output_id, .input = id});
+  }
+  return reuses;
+}
+
 Json parse_json(std::string_view text, const std::string& file) {
   try {
     return Json::parse(text);
@@ -189,6 +218,7 @@ Problem parse_step(std::string_view text, const std::string& file) {
     op.reads = tensors.find_all(object, "reads");
     op.writes = tensors.find_all(object, "writes");
     op.events = to_events(object, file, place, tensors);
+    op.reuses = object.has("reuses") ? to_reuses(object, file, place, tensors) : derive_reuses(problem, op);
     // Before its own id is known, so that only earlier ops can be named: no cycles.
     if (object.has("after")) op.after = ops.find_all(object, "after");
     ops.add(object);
@@ -232,6 +262,12 @@ std::string format_step(const Problem& problem) {
     entry["allocates"] = std::move(allocates);
     if (frees) entry["events"] = std::move(events);
     if (!op.after.empty()) entry["after"] = op.after;
+    if (!op.reuses.empty() || is_pointwise(op.kind)) {  // an empty list, so that none are derived
+      entry["reuses"] = OrderedJson::array();
+      for (const Reuse& reuse : op.reuses) {
+        entry["reuses"].push_back({{"output", reuse.output}, {"input", reuse.input}});
+      }
+    }
     ops.push_back(std::move(entry));
   }
   const OrderedJson step = {
@@ -252,6 +288,7 @@ std::string format_plan(const Problem& problem, const Plan& plan) {
                             {"arena_bound_bytes", plan.arena_bound_bytes},
                             {"order", plan.order},
                             {"offset_bytes", plan.offset_bytes},
+                            {"reuse_of", plan.reuse_of},
                             {"frees_after", plan.frees_after}};
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }

@@ -19,8 +19,8 @@ namespace stowage::solver {
 /// where wanted, `name`, `alignment_bytes`, `external`; `ops` in program order with `id`, `name`, `kind`, `reads`,
 /// `writes`, `allocates` and, where wanted, `duration_ns`, `after` (ids of ops), `events`, a list of `{"allocate":
 /// tensor}` and `{"free": tensor}` for ops that free workspace, and `reuses`, a list of `{"output": tensor, "input":
-/// tensor}`. Without `events`, `allocates` is what happens, in order. Where no op has `reuses`, they follow from the
-/// kinds: a pointwise op's only output may take any input of its size.
+/// tensor}`. Without `events`, `allocates` is what happens, in order. Without `reuses`, the only result of an op whose
+/// kind is pointwise may take any input of its size.
 Problem parse_step(std::string_view text, const std::string& file);
 /// Of a plain file or one compressed with gzip.
 Problem read_step(const std::string& path);

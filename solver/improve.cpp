@@ -107,7 +107,11 @@ class MoveFinder {
       const std::int32_t op = order_[position];
       for (const Event& event : problem_.ops[op].events) {
         const std::int64_t size_bytes = problem_.tensors[event.tensor].size_bytes;
-        live_bytes += event.kind == Event::Kind::kAllocate ? size_bytes : -size_bytes;
+        if (event.kind == Event::Kind::kFree) {
+          live_bytes -= size_bytes;
+        } else if (timeline_.reuse_of[event.tensor] == kNoReuse) {
+          live_bytes += size_bytes;
+        }
       }
       for (const std::int32_t tensor : timeline_.frees_after[op]) live_bytes -= problem_.tensors[tensor].size_bytes;
     }

@@ -2,6 +2,7 @@
 #include "solver/lifetimes.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace stowage::solver {
 
@@ -35,13 +36,19 @@ std::vector<std::int32_t> find_slotted(const Problem& problem) {
 }
 
 std::vector<Buffer> find_buffers(const Problem& problem, const Timeline& timeline) {
+  const std::vector<std::int32_t>& holder = timeline.first_holder;
+  std::vector<std::int32_t> end_step(problem.tensors.size());  // by tensor, of all that it hands its memory to
+  for (std::size_t id = 0; id < problem.tensors.size(); ++id) {
+    end_step[holder[id]] = std::max(end_step[holder[id]], timeline.lifetimes[id].end_step);
+  }
   std::vector<Buffer> buffers;
   for (const std::int32_t id : find_slotted(problem)) {
+    if (holder[id] != id) continue;
     const Tensor& tensor = problem.tensors[id];
     const std::int64_t units = (tensor.size_bytes + tensor.alignment_bytes - 1) / tensor.alignment_bytes;
     buffers.push_back({.id = std::to_string(id),
                        .lower = timeline.lifetimes[id].first_step,
-                       .upper = timeline.lifetimes[id].end_step,
+                       .upper = end_step[id],
                        .size_bytes = units * tensor.alignment_bytes,
                        .alignment_bytes = tensor.alignment_bytes,
                        .fixed_offset_bytes = std::nullopt});
@@ -49,7 +56,26 @@ std::vector<Buffer> find_buffers(const Problem& problem, const Timeline& timelin
   return buffers;
 }
 
-Timeline play(const Problem& problem, const std::vector<std::int32_t>& order) {
+InnerPeak find_inner_peak(const Problem& problem, const Op& op, bool reuses) {
+  const std::int32_t reusing = reuses && !op.reuses.empty() ? op.reuses.front().output : -1;
+  InnerPeak peak;
+  std::int64_t live_bytes = 0;
+  std::vector<std::int32_t> live;
+  for (const Event& event : op.events) {
+    const std::int64_t size_bytes = problem.tensors[event.tensor].size_bytes;
+    if (event.kind == Event::Kind::kFree) {
+      live_bytes -= size_bytes;
+      std::erase(live, event.tensor);
+    } else if (event.tensor != reusing) {
+      live_bytes += size_bytes;
+      live.push_back(event.tensor);
+      if (live_bytes > peak.bytes) peak = {.bytes = live_bytes, .tensors = live};
+    }
+  }
+  return peak;
+}
+
+Timeline play(const Problem& problem, const std::vector<std::int32_t>& order, Reusing reusing) {
   const auto uses = find_uses(problem);
   std::vector<std::int32_t> uses_left(problem.tensors.size());
   for (const auto& tensors : uses) {
@@ -58,6 +84,9 @@ Timeline play(const Problem& problem, const std::vector<std::int32_t>& order) {
 
   Timeline timeline;
   timeline.lifetimes.resize(problem.tensors.size());
+  timeline.reuse_of.assign(problem.tensors.size(), kNoReuse);
+  timeline.first_holder.resize(problem.tensors.size());
+  std::iota(timeline.first_holder.begin(), timeline.first_holder.end(), 0);
   timeline.frees_after.resize(problem.ops.size());
   std::int64_t live_bytes = 0;
   for (const Tensor& tensor : problem.tensors) live_bytes += tensor.persistent ? tensor.size_bytes : 0;
@@ -68,12 +97,25 @@ Timeline play(const Problem& problem, const std::vector<std::int32_t>& order) {
     live_bytes -= problem.tensors[tensor].size_bytes;
     timeline.lifetimes[tensor].end_step = step++;
   };
+  std::vector<char> handed_on(problem.tensors.size());
+  const auto hand_on = [&](std::int32_t output, const std::vector<Reuse>& candidates) {
+    const auto dying = std::find_if(candidates.begin(), candidates.end(), [&](const Reuse& candidate) {
+      return candidate.output == output && uses_left[candidate.input] == 1;
+    });
+    if (reusing == Reusing::kNone || dying == candidates.end() || problem.tensors[output].size_bytes == 0) return;
+    timeline.reuse_of[output] = dying->input;
+    timeline.first_holder[output] = timeline.first_holder[dying->input];
+    timeline.lifetimes[dying->input].end_step = step;
+    handed_on[dying->input] = true;
+    live_bytes -= problem.tensors[dying->input].size_bytes;
+  };
   for (const std::int32_t op : order) {
     for (const Event& event : problem.ops[op].events) {
       if (event.kind == Event::Kind::kFree) {
         free(event.tensor);
         continue;
       }
+      hand_on(event.tensor, problem.ops[op].reuses);
       timeline.lifetimes[event.tensor].first_step = step++;
       live_bytes += problem.tensors[event.tensor].size_bytes;
       if (live_bytes > timeline.peak_bytes) {
@@ -82,7 +124,7 @@ Timeline play(const Problem& problem, const std::vector<std::int32_t>& order) {
       }
     }
     for (const std::int32_t tensor : uses[op]) {
-      if (--uses_left[tensor] > 0) continue;
+      if (--uses_left[tensor] > 0 || handed_on[tensor]) continue;
       timeline.frees_after[op].push_back(tensor);
       free(tensor);
     }

@@ -20,19 +20,35 @@ struct Lifetime {
 /// What follows from an order: the clock of `Plan`, played once.
 struct Timeline {
   std::vector<Lifetime> lifetimes;                     ///< by tensor
+  std::vector<std::int32_t> reuse_of;                  ///< by tensor: as in `Plan`
+  std::vector<std::int32_t> first_holder;              ///< by tensor: who had its memory first; itself if no other
   std::vector<std::vector<std::int32_t>> frees_after;  ///< by op: as in `Plan`
   std::int64_t peak_bytes = 0;                         ///< largest live sum, as in `Plan`
   std::int32_t peak_op = -1;                           ///< the first op that reaches it; -1 before any op
   std::int32_t step_count = 0;
 };
 
+/// Whether outputs take the memory of dying inputs, where they are candidates: all that can, since that never makes a
+/// sum larger, or none.
+enum class Reusing : std::uint8_t { kAll, kNone };
+
 /// `problem` must be well formed, `order` a permutation of its ops that keeps the dependencies.
-Timeline play(const Problem& problem, const std::vector<std::int32_t>& order);
+Timeline play(const Problem& problem, const std::vector<std::int32_t>& order, Reusing reusing = Reusing::kAll);
+
+/// What an op's own events add to the live sum.
+struct InnerPeak {
+  std::int64_t bytes = 0;             ///< the largest sum they reach
+  std::vector<std::int32_t> tensors;  ///< which make it
+};
+
+/// With `reuses`, the output of the op's reuse candidates takes no room of its own.
+InnerPeak find_inner_peak(const Problem& problem, const Op& op, bool reuses);
 
 /// Tensors that need a slot: neither persistent nor external nor empty.
 std::vector<std::int32_t> find_slotted(const Problem& problem);
 
-/// What a layout has to place, one buffer for each of `find_slotted`: id is the tensor's, size rounded up to alignment.
+/// What a layout has to place, one buffer for each of `find_slotted` that reuses no other, in that order: id is the
+/// tensor's, size rounded up to alignment, until the end of the last tensor that takes its memory.
 std::vector<Buffer> find_buffers(const Problem& problem, const Timeline& timeline);
 
 /// By op: the tensors whose last use it can be, each once: what it reads, writes or allocates, but neither persistent

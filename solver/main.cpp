@@ -30,6 +30,8 @@ struct Arguments {
   std::string file;
   bool json = false;
   bool force = false;
+  bool no_reuse = false;
+  bool explain = false;
   SolveOptions options;
   std::string buffers_path;
   std::string plan_path;
@@ -56,7 +58,8 @@ void write_note(const std::string& path, const std::string& text, bool force) {
 }
 
 int run_order(const Arguments& arguments) {
-  const Problem problem = read_step(arguments.file);
+  Problem problem = read_step(arguments.file);
+  if (arguments.no_reuse) forbid_reuse(problem);
   const auto start = Clock::now();
   const Plan plan = solve(problem, arguments.options);
   const double seconds = seconds_since(start);
@@ -167,6 +170,7 @@ int run(int argument_count, char** argument_values) {
   order->add_option("FILE", arguments.file, "Step in the format stowage-step/1, JSON, plain or gzip")->required();
   order->add_option("--buffers", arguments.buffers_path, "Write the buffers of the planned order as CSV");
   order->add_option("--plan", arguments.plan_path, "Write the plan as JSON");
+  order->add_flag("--no-reuse", arguments.no_reuse, "Let no output take the memory of a dying input");
   order->footer("Example:\n  stowage-solve order step.json.gz --plan plan.json --json");
   add_common_options(*order, arguments);
 

@@ -23,7 +23,8 @@ class OrderSearch {
   Order find() {
     best_.ops.resize(problem_.ops.size());
     std::iota(best_.ops.begin(), best_.ops.end(), 0);
-    best_.program_peak_bytes = best_.peak_bytes = play(problem_, best_.ops).peak_bytes;
+    best_.program_peak_bytes = play(problem_, best_.ops, Reusing::kNone).peak_bytes;
+    best_.peak_bytes = play(problem_, best_.ops).peak_bytes;
     best_.bound = find_order_bound(problem_, dependencies_);
     run_portfolio();
     improve();

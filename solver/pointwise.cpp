@@ -8,7 +8,7 @@ namespace stowage::solver {
 
 bool is_pointwise(std::string_view kind) {
   // Sorted.
-  static constexpr std::array<std::string_view, 42> kNames = {
+  static constexpr std::array<std::string_view, 43> kNames = {
       "abs",
       "add",
       "addcdiv",
@@ -51,7 +51,19 @@ bool is_pointwise(std::string_view kind) {
       "sub",
       "tanh",
       "tanh_backward",
+      "threshold_backward",
   };
+  constexpr std::string_view kNamespace = "aten";
+  if (!kind.starts_with(kNamespace)) return false;
+  kind.remove_prefix(kNamespace.size());
+  if (kind.starts_with("::")) {
+    kind.remove_prefix(2);
+  } else if (kind.starts_with('.')) {
+    kind.remove_prefix(1);
+    kind = kind.substr(0, kind.find('.'));  // without the overload
+  } else {
+    return false;
+  }
   return std::binary_search(kNames.begin(), kNames.end(), kind);
 }
 

@@ -134,6 +134,9 @@ class OpChecker {
     if (std::find(op.reads.begin(), op.reads.end(), reuse.input) == op.reads.end()) {
       return fmt::format("input {}, which it does not read", input_text);
     }
+    if (std::find(op.writes.begin(), op.writes.end(), reuse.input) != op.writes.end()) {
+      return fmt::format("input {}, which it writes", input_text);
+    }
     if (allocator_[reuse.input] == op_id) return fmt::format("input {}, which it allocates itself", input_text);
     if (input.persistent || input.output || input.external || output.external) {
       return fmt::format("input {} for {}, but both must be the step's own, and the input no output", input_text,

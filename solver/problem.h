@@ -74,9 +74,9 @@ struct Problem {
 
 /// What keeps the problem from being well formed, in one line that names the op or tensor; nothing if it is: ids in
 /// range, `after` earlier than its op, each tensor that is not persistent allocated exactly once and before its uses in
-/// program order, frees only of the op's own live workspace that no other op uses, reuses only of what the op reads by
-/// what it allocates and does not free, of equal size and alignment, neither of them persistent or external, the input no
-/// output of the step, sizes not negative and with a sum below 2^62, alignments powers of two.
+/// program order, frees only of the op's own live workspace that no other op uses, reuses only of what the op only
+/// reads by what it allocates and does not free, of equal size and alignment, neither of them persistent or external,
+/// the input no output of the step, sizes not negative and with a sum below 2^62, alignments powers of two.
 std::optional<std::string> find_fault(const Problem& problem);
 
 /// Throws `std::invalid_argument` with the fault, if there is one.

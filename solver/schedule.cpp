@@ -75,8 +75,17 @@ class ScheduleState {
     return growth_bytes;
   }
 
+  /// Whether the op would be the last to use one of the inputs that its output may reuse.
+  bool reuses(std::int32_t op) const {
+    const std::vector<std::int32_t>& inputs = model_.reusable_[op];
+    return std::any_of(inputs.begin(), inputs.end(), [this](std::int32_t input) {
+      return users_left_[input] == (backward_ ? std::ssize(model_.users_[input]) : 1);
+    });
+  }
+
   std::int64_t peak_bytes(std::int32_t op) const {
-    return live_bytes_ + model_.inner_peak_bytes_[op] + (backward_ ? growth_bytes_[op] : 0);
+    const std::int64_t inner_bytes = reuses(op) ? model_.reusing_peak_bytes_[op] : model_.inner_peak_bytes_[op];
+    return live_bytes_ + inner_bytes + (backward_ ? growth_bytes_[op] : 0);
   }
 
   Key key(std::int32_t op) const {
@@ -146,7 +155,7 @@ ListScheduler::ListScheduler(const Problem& problem, const Dependencies& depende
     : dependencies_(dependencies),
       uses_(find_uses(problem)),
       users_(problem.tensors.size()),
-      inner_peak_bytes_(problem.ops.size()),
+      reusable_(problem.ops.size()),
       inner_growth_bytes_(problem.ops.size()) {
   for (const Tensor& tensor : problem.tensors) {
     size_bytes_.push_back(tensor.size_bytes);
@@ -157,12 +166,13 @@ ListScheduler::ListScheduler(const Problem& problem, const Dependencies& depende
     }
   }
   for (std::int32_t op = 0; op < std::ssize(problem.ops); ++op) {
-    std::int64_t live_bytes = 0;
+    inner_peak_bytes_.push_back(find_inner_peak(problem, problem.ops[op], /*reuses=*/false).bytes);
+    reusing_peak_bytes_.push_back(find_inner_peak(problem, problem.ops[op], /*reuses=*/true).bytes);
     for (const Event& event : problem.ops[op].events) {
-      live_bytes += event.kind == Event::Kind::kAllocate ? size_bytes_[event.tensor] : -size_bytes_[event.tensor];
-      inner_peak_bytes_[op] = std::max(inner_peak_bytes_[op], live_bytes);
+      const std::int64_t size_bytes = size_bytes_[event.tensor];
+      inner_growth_bytes_[op] += event.kind == Event::Kind::kAllocate ? size_bytes : -size_bytes;
     }
-    inner_growth_bytes_[op] = live_bytes;
+    for (const Reuse& reuse : problem.ops[op].reuses) reusable_[op].push_back(reuse.input);
     for (const std::int32_t tensor : uses_[op]) users_[tensor].push_back(op);
   }
 }

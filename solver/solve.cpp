@@ -45,10 +45,14 @@ Plan solve(const Problem& problem, const SolveOptions& options) {
   plan.order = std::move(order.ops);
   plan.offset_bytes.assign(problem.tensors.size(), kNoSlot);
   const std::vector<std::int32_t> slotted = find_slotted(problem);
-  for (std::size_t slot = 0; slot < slotted.size(); ++slot) {
-    plan.offset_bytes[slotted[slot]] = layout.offset_bytes[slot];
+  std::size_t buffer = 0;
+  for (const std::int32_t tensor : slotted) {
+    if (timeline.first_holder[tensor] == tensor) plan.offset_bytes[tensor] = layout.offset_bytes[buffer++];
   }
-  plan.reuse_of.assign(problem.tensors.size(), kNoReuse);
+  for (const std::int32_t tensor : slotted) {
+    plan.offset_bytes[tensor] = plan.offset_bytes[timeline.first_holder[tensor]];
+  }
+  plan.reuse_of = std::move(timeline.reuse_of);
   plan.frees_after = std::move(timeline.frees_after);
   plan.peak_bytes = order.peak_bytes;
   plan.program_peak_bytes = order.program_peak_bytes;

@@ -59,6 +59,10 @@ class Replay {
       return fmt::format("slots: {} offsets, the problem has {} tensors", plan_.offset_bytes.size(),
                          problem_.tensors.size());
     }
+    if (plan_.reuse_of.size() != problem_.tensors.size()) {
+      return fmt::format("reuse: entries for {} tensors, the problem has {}", plan_.reuse_of.size(),
+                         problem_.tensors.size());
+    }
     return std::nullopt;
   }
 
@@ -137,6 +141,7 @@ class Replay {
     peak_bytes_ = live_bytes;
     std::vector<std::int32_t> live;  // allocated by the step and not yet freed
     std::vector<char> was_freed(problem_.tensors.size());
+    std::vector<std::int32_t> reused_by(problem_.tensors.size(), -1);  // by tensor: the op that took its memory
     const auto free = [&](std::int32_t tensor) {
       std::erase(live, tensor);
       was_freed[tensor] = true;
@@ -152,6 +157,16 @@ class Replay {
           free(tensor);
           continue;
         }
+        const std::int32_t reused = plan_.reuse_of[tensor];
+        if (reused != kNoReuse) {
+          if (auto fault = check_reuse(op, tensor)) return fault;
+          if (was_freed[reused]) {
+            return fmt::format("reuse: {} takes the memory of {} in {}, after it was freed", tensor_text(tensor),
+                               tensor_text(reused), op_text(op));
+          }
+          free(reused);
+          reused_by[reused] = op;
+        }
         if (auto fault = check_room(op, tensor, live)) return fault;
         live.push_back(tensor);
         live_bytes += problem_.tensors[tensor].size_bytes;
@@ -161,7 +176,7 @@ class Replay {
       }
       for (const auto* used : {&problem_.ops[op].reads, &problem_.ops[op].writes}) {
         for (const std::int32_t tensor : *used) {
-          if (was_freed[tensor] && !frees_itself(problem_.ops[op], tensor)) {
+          if (was_freed[tensor] && !frees_itself(problem_.ops[op], tensor) && reused_by[tensor] != op) {
             return fmt::format("frees: {} uses {} after it was freed", op_text(op), tensor_text(tensor));
           }
         }
@@ -185,6 +200,21 @@ class Replay {
     }
     for (const std::int32_t tensor : live) {
       if (!problem_.tensors[tensor].output) return fmt::format("frees: {} is never freed", tensor_text(tensor));
+    }
+    return std::nullopt;
+  }
+
+  /// A candidate, in place; that the input is used no more shows in the replay.
+  Fault check_reuse(std::int32_t op, std::int32_t output) const {
+    const std::int32_t input = plan_.reuse_of[output];
+    const std::vector<Reuse>& candidates = problem_.ops[op].reuses;
+    if (std::find(candidates.begin(), candidates.end(), Reuse{output, input}) == candidates.end()) {
+      return fmt::format("reuse: {} takes the memory of tensor {} in {}, which is no candidate", tensor_text(output),
+                         input, op_text(op));
+    }
+    if (plan_.offset_bytes[output] != plan_.offset_bytes[input]) {
+      return fmt::format("reuse: {} takes the memory of {} in {}, but lies at offset {}, not {}", tensor_text(output),
+                         tensor_text(input), op_text(op), plan_.offset_bytes[output], plan_.offset_bytes[input]);
     }
     return std::nullopt;
   }

@@ -20,6 +20,7 @@ TEST(Solve, PlansAChain) {
   EXPECT_EQ(plan, (Plan{.order = {0, 1, 2},
                         // Tensor 2, the largest, comes first; 1 and 3 both meet it, but not one another.
                         .offset_bytes = {kNoSlot, 20, 0, 20},
+                        .reuse_of = {kNoReuse, kNoReuse, kNoReuse, kNoReuse},
                         .frees_after = {{}, {1}, {2}},
                         .peak_bytes = 34,  // 4 persistent, 10 and 20
                         .program_peak_bytes = 34,
@@ -73,6 +74,43 @@ TEST(Solve, RunsUpdatesAsSoonAsTheirGradientExists) {
   EXPECT_EQ(plan.order, (Ids{0, 1, 4, 2, 3}));
   EXPECT_EQ(plan.program_peak_bytes, 405);
   EXPECT_EQ(plan.peak_bytes, 305);
+  EXPECT_EQ(plan.order_status, Status::kOptimal);
+}
+
+TEST(Solve, LetsAnOutputTakeADyingInput) {
+  const Plan plan = solve(reuse());
+  EXPECT_EQ(plan.order, (Ids{0, 1, 2, 3, 4}));
+  // "use" reads tensor 1 again, so the sum takes tensor 0.
+  EXPECT_EQ(plan.reuse_of, (Ids{kNoReuse, kNoReuse, 0, 2, kNoReuse}));
+  EXPECT_EQ(plan.frees_after, (std::vector<Ids>{{}, {}, {}, {}, {1, 3}}));
+  EXPECT_EQ(plan.offset_bytes[2], plan.offset_bytes[0]);
+  EXPECT_EQ(plan.offset_bytes[3], plan.offset_bytes[0]);
+  EXPECT_EQ(plan.program_peak_bytes, 30);
+  EXPECT_EQ(plan.peak_bytes, 24);  // 10, 10 and the output's 4
+  EXPECT_EQ(plan.bound_bytes, 24);
+  EXPECT_EQ(plan.arena_bytes, 24);
+  EXPECT_EQ(validate(reuse(), plan), std::nullopt);
+}
+
+TEST(Solve, ReusesNothingThatIsForbidden) {
+  Problem problem = reuse();
+  forbid_reuse(problem);
+  const Plan plan = solve(problem);
+  EXPECT_EQ(plan.reuse_of, Ids(5, kNoReuse));
+  EXPECT_EQ(plan.peak_bytes, 30);
+  EXPECT_EQ(plan.order_status, Status::kOptimal);
+}
+
+TEST(Solve, OrdersOpsSoThatAnInputDies) {
+  // The reader of tensor 0 is written after "double", which could take its place if it ran last.
+  const Problem problem{.name = "late reader",
+                        .ops = {op("make", {}, {allocate(0)}), reusing(op("double", {0}, {allocate(1)}), 1, {0}),
+                                op("sum", {0}, {allocate(2)}), op("end", {1, 2}, {allocate(3)})},
+                        .tensors = {bytes(100), bytes(100), bytes(1), output(1)}};
+  const Plan plan = solve(problem);
+  EXPECT_EQ(plan.order, (Ids{0, 2, 1, 3}));
+  EXPECT_EQ(plan.peak_bytes, 102);
+  EXPECT_EQ(plan.program_peak_bytes, 201);
   EXPECT_EQ(plan.order_status, Status::kOptimal);
 }
 

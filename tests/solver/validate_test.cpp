@@ -99,6 +99,42 @@ INSTANTIATE_TEST_SUITE_P(
                  "status: the layout is 'feasible' with a height of 110 B and a bound of 110 B"}),
     [](const auto& instance) { return instance.param.name; });
 
+/// Plans of `reuse()`: the sum takes tensor 0, what is scaled takes the sum.
+class BadReuse : public testing::TestWithParam<Mutation> {};
+
+TEST_P(BadReuse, IsNamed) {
+  const Problem problem = reuse();
+  Plan plan = solve(problem);
+  ASSERT_EQ(validate(problem, plan), std::nullopt);
+  GetParam().spoil(plan);
+  EXPECT_EQ(validate(problem, plan), GetParam().fault);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadReuse,
+    testing::Values(
+        Mutation{"Short", [](Plan& p) { p.reuse_of.pop_back(); }, "reuse: entries for 4 tensors, the problem has 5"},
+        Mutation{"NoCandidate", [](Plan& p) { p.reuse_of[3] = 1; },
+                 "reuse: tensor 3 '' takes the memory of tensor 1 in op 3 'scale', which is no candidate"},
+        Mutation{"Unknown", [](Plan& p) { p.reuse_of[3] = 7; },
+                 "reuse: tensor 3 '' takes the memory of tensor 7 in op 3 'scale', which is no candidate"},
+        Mutation{"Elsewhere", [](Plan& p) { p.offset_bytes[2] = 12; },
+                 "reuse: tensor 2 '' takes the memory of tensor 0 '' in op 2 'add', but lies at offset 12, not 0"},
+        Mutation{"StillRead",
+                 [](Plan& p) {
+                   p.reuse_of[2] = 1;
+                   p.offset_bytes = {10, 0, 0, 0, 20};
+                   p.frees_after[2] = {0};
+                   p.frees_after[4] = {3};
+                   p.arena_bytes = 24;
+                 },
+                 "frees: op 4 'use' uses tensor 1 '' after it was freed"},
+        Mutation{"FreedToo", [](Plan& p) { p.frees_after[2] = {0}; },
+                 "frees: tensor 0 '' is freed twice, after op 2 'add'"},
+        Mutation{"OverlapsWithout", [](Plan& p) { p.reuse_of[2] = kNoReuse; },
+                 "slots: tensor 2 '' and tensor 0 '' overlap while op 2 'add' runs"}),
+    [](const auto& instance) { return instance.param.name; });
+
 TEST(Validate, NamesABadProblemFirst) {
   Problem problem = chain();
   const Plan plan = solve(problem);

@@ -39,7 +39,14 @@ inline Op op(std::string name, std::vector<std::int32_t> reads, std::vector<Even
           .reads = std::move(reads),
           .writes = std::move(writes),
           .events = std::move(events),
-          .after = std::move(after)};
+          .after = std::move(after),
+          .reuses = {}};
+}
+
+/// `next` with candidates for reuse: its output may take any of `inputs`.
+inline Op reusing(Op next, std::int32_t output, const std::vector<std::int32_t>& inputs) {
+  for (const std::int32_t input : inputs) next.reuses.push_back({.output = output, .input = input});
+  return next;
 }
 
 /// input -> a -> b -> c -> output
@@ -57,6 +64,15 @@ inline Problem diamond() {
                   op("left_end", {1}, {allocate(3)}), op("right_end", {2}, {allocate(4)}),
                   op("join", {0, 3, 4}, {allocate(5)})},
           .tensors = {bytes(8), bytes(100), bytes(50), bytes(1), bytes(10), output(8)}};
+}
+
+/// Two gradients that are added, then scaled: the sum may take the place of either, and the scaled one that of the sum.
+inline Problem reuse() {
+  return {.name = "reuse",
+          .ops = {op("left", {}, {allocate(0)}), op("right", {}, {allocate(1)}),
+                  reusing(op("add", {0, 1}, {allocate(2)}), 2, {0, 1}),
+                  reusing(op("scale", {2}, {allocate(3)}), 3, {2}), op("use", {1, 3}, {allocate(4)})},
+          .tensors = {bytes(10), bytes(10), bytes(10), bytes(10), output(4)}};
 }
 
 /// A tensor that is read, overwritten, and read again.
@@ -84,6 +100,22 @@ inline Problem two_draws(bool ordered) {
       .tensors = {bytes(10), bytes(40), bytes(100), bytes(1), output(4)}};
   if (ordered) problem.ops[2].after = {0};
   return problem;
+}
+
+/// Makes the output fit what the op reads last, and a candidate to take any input that fits.
+inline void add_reuses(Problem& problem, Op& next, std::int32_t output_id) {
+  if (next.reads.empty()) return;
+  Tensor& output = problem.tensors[output_id];
+  output.size_bytes = problem.tensors[next.reads.back()].size_bytes;
+  output.alignment_bytes = problem.tensors[next.reads.back()].alignment_bytes;
+  for (const std::int32_t id : next.reads) {
+    const Tensor& input = problem.tensors[id];
+    const bool is_alike = input.size_bytes == output.size_bytes && input.alignment_bytes == output.alignment_bytes;
+    const bool is_written = std::find(next.writes.begin(), next.writes.end(), id) != next.writes.end();
+    if (is_alike && !is_written && !input.output && !input.external && !output.external) {
+      next.reuses.push_back({.output = output_id, .input = id});
+    }
+  }
 }
 
 /// A well formed problem with every feature in it, the same for the same seed on any machine.
@@ -118,6 +150,7 @@ inline Problem random_problem(std::uint32_t seed, int op_count) {
       usable.push_back(add_tensor());
       next.events.push_back(allocate(usable.back()));
     }
+    if (below(2) == 0 && next.events.size() > (has_workspace ? 1 : 0)) add_reuses(problem, next, usable.back());
     if (has_workspace && !problem.tensors[workspace].output && below(3) > 0) next.events.push_back(free(workspace));
     problem.ops.push_back(next);
   }
