@@ -44,7 +44,7 @@ class BoundFinder {
       : problem_(problem), dependencies_(dependencies), lives_(problem) {}
 
   OrderBound find() {
-    OrderBound bound{.bytes = lives_.persistent_bytes, .op = -1, .tensors = {}};
+    OrderBound bound{.bytes = lives_.persistent_bytes, .op = -1, .tensors = {}, .proof = Proof::kMustLive};
     ClosureBlock block;
     for (std::int32_t first_op = 0; first_op < std::ssize(problem_.ops); first_op += 64) {
       find_closure(dependencies_, first_op, block);
@@ -88,7 +88,7 @@ class BoundFinder {
     for (std::int32_t op = block.first_op; op < end_op; ++op) {
       const std::int64_t bytes =
           lives_.persistent_bytes + live_bytes[op - block.first_op] + inner_peak(block, op).bytes;
-      if (bytes > bound.bytes) bound = {.bytes = bytes, .op = op, .tensors = {}};
+      if (bytes > bound.bytes) bound = {.bytes = bytes, .op = op, .tensors = {}, .proof = Proof::kMustLive};
     }
   }
 
@@ -128,7 +128,7 @@ class Prober {
     constexpr int kRounds = 3;  // what one round learns may help the next; a fourth never did
     OrderBound best = known;
     for (int round = 0; round < kRounds && op_ >= 0; ++round) {
-      OrderBound bound{.bytes = 0, .op = op_, .tensors = {}};
+      OrderBound bound{.bytes = 0, .op = op_, .tensors = {}, .proof = Proof::kContradiction};
       bound.bytes = std::min(peak_bytes_, must_live_bytes(op_, &bound.tensors));
       if (bound.bytes > best.bytes) best = bound;
       if (best.bytes == peak_bytes_) break;

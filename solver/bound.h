@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "solver/dependencies.h"
+#include "solver/plan.h"
 #include "solver/problem.h"
 
 namespace stowage::solver {
@@ -12,10 +13,11 @@ namespace stowage::solver {
 /// A peak that no order can avoid.
 struct OrderBound {
   std::int64_t bytes = 0;
-  /// The op during which it is met; -1 if the persistent tensors alone make it.
+  /// The op during which it is met; -1 if the persistent tensors alone make it, or a search found it.
   std::int32_t op = -1;
   /// The tensors that must live at that moment, in tensor order, persistent ones left out.
   std::vector<std::int32_t> tensors;
+  Proof proof = Proof::kMustLive;
 };
 
 /// Must-live bound: while op v runs, a tensor surely lives if v uses it, or if its allocating op must run before v and

@@ -284,6 +284,7 @@ std::string format_plan(const Problem& problem, const Plan& plan) {
                             {"program_peak_bytes", plan.program_peak_bytes},
                             {"bound_bytes", plan.bound_bytes},
                             {"bound_op", plan.bound_op},
+                            {"bound_proof", to_string(plan.bound_proof)},
                             {"arena_bytes", plan.arena_bytes},
                             {"arena_bound_bytes", plan.arena_bound_bytes},
                             {"order", plan.order},

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -10,6 +11,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "solver/bound.h"
+#include "solver/dependencies.h"
+#include "solver/explain.h"
 #include "solver/formats.h"
 #include "solver/layout.h"
 #include "solver/lifetimes.h"
@@ -57,6 +61,66 @@ void write_note(const std::string& path, const std::string& text, bool force) {
   fmt::print(stderr, "stowage-solve: wrote {}\n", path);
 }
 
+/// The reasons as JSON, each with the names that a reader needs.
+Json to_json(const Problem& problem, const std::vector<Reason>& reasons) {
+  Json list = Json::array();
+  for (const Reason& reason : reasons) {
+    const Tensor& tensor = problem.tensors[reason.tensor];
+    Json entry = {{"tensor", reason.tensor},
+                  {"name", tensor.name},
+                  {"size_bytes", tensor.size_bytes},
+                  {"made_by", reason.made_by},
+                  {"made_by_name", problem.ops[reason.made_by].name},
+                  {"used_by", reason.used_by}};
+    if (reason.used_by >= 0) entry["used_by_name"] = problem.ops[reason.used_by].name;
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+/// "made by op 3 'relu' before it, used by op 9 'relu_backward' after it".
+std::string reason_text(const Problem& problem, const Reason& reason, std::int32_t bound_op) {
+  const auto op_text = [&](std::int32_t op) { return fmt::format("op {} '{}'", op, problem.ops[op].name); };
+  std::string made = "made by it";
+  if (reason.made_by != bound_op) made = fmt::format("made by {} before it", op_text(reason.made_by));
+  if (reason.used_by < 0) {
+    return problem.tensors[reason.tensor].output ? made + ", an output of the step" : made;
+  }
+  if (reason.used_by != bound_op) return made + fmt::format(", used by {} after it", op_text(reason.used_by));
+  return reason.made_by == bound_op ? made : made + ", used by it";
+}
+
+void print_explanation(const Problem& problem, const Plan& plan, const OrderBound& bound,
+                       const std::vector<Reason>& reasons) {
+  constexpr std::size_t kMostLines = 20;
+  std::int64_t persistent_bytes = 0;
+  for (const Tensor& tensor : problem.tensors) persistent_bytes += tensor.persistent ? tensor.size_bytes : 0;
+  fmt::print("\nNo order needs less than {}:\n", bytes_text(bound.bytes));
+  fmt::print("  {} live through the whole step\n", bytes_text(persistent_bytes));
+  if (bound.op >= 0) {
+    fmt::print("  while op {} '{}' runs, {} tensors must live besides:\n", bound.op, problem.ops[bound.op].name,
+               reasons.size());
+  }
+  std::int64_t rest_bytes = 0;
+  for (std::size_t line = 0; line < reasons.size(); ++line) {
+    const Tensor& tensor = problem.tensors[reasons[line].tensor];
+    if (line >= kMostLines) {
+      rest_bytes += tensor.size_bytes;
+      continue;
+    }
+    fmt::print("    {:<28}  tensor {}{}: {}\n", bytes_text(tensor.size_bytes), reasons[line].tensor,
+               tensor.name.empty() ? "" : fmt::format(" '{}'", tensor.name),
+               reason_text(problem, reasons[line], bound.op));
+  }
+  if (rest_bytes > 0) {
+    fmt::print("    {:<28}  {} more; --json lists all\n", bytes_text(rest_bytes), reasons.size() - kMostLines);
+  }
+  if (plan.bound_proof == Proof::kMustLive) return;
+  fmt::print("Nor than {}: {}.\n", bytes_text(plan.bound_bytes),
+             plan.bound_proof == Proof::kSearch ? "a search has ruled out every order with a lower peak"
+                                                : "an order below the planned peak would have to keep that much");
+}
+
 int run_order(const Arguments& arguments) {
   Problem problem = read_step(arguments.file);
   if (arguments.no_reuse) forbid_reuse(problem);
@@ -72,21 +136,38 @@ int run_order(const Arguments& arguments) {
   }
   if (!arguments.plan_path.empty()) write_note(arguments.plan_path, format_plan(problem, plan), arguments.force);
 
+  OrderBound bound;
+  std::vector<Reason> reasons;
+  if (arguments.explain) {
+    const Dependencies dependencies = find_dependencies(problem);
+    bound = find_order_bound(problem, dependencies);
+    reasons = explain_bound(problem, dependencies, bound);
+  }
   const std::string bound_op_name = plan.bound_op >= 0 ? problem.ops[plan.bound_op].name : "";
   if (arguments.json) {
-    print_json({{"name", problem.name},
-                {"status", to_string(plan.order_status)},
-                {"peak_bytes", plan.peak_bytes},
-                {"program_peak_bytes", plan.program_peak_bytes},
-                {"bound_bytes", plan.bound_bytes},
-                {"bound_op", plan.bound_op},
-                {"bound_op_name", bound_op_name},
-                {"ops", problem.ops.size()},
-                {"tensors", problem.tensors.size()},
-                {"seconds", seconds},
-                {"arena_bytes", plan.arena_bytes},
-                {"arena_bound_bytes", plan.arena_bound_bytes},
-                {"layout_status", to_string(plan.layout_status)}});
+    const auto reused =
+        std::count_if(plan.reuse_of.begin(), plan.reuse_of.end(), [](std::int32_t input) { return input != kNoReuse; });
+    Json json = {{"name", problem.name},
+                 {"status", to_string(plan.order_status)},
+                 {"peak_bytes", plan.peak_bytes},
+                 {"program_peak_bytes", plan.program_peak_bytes},
+                 {"bound_bytes", plan.bound_bytes},
+                 {"bound_op", plan.bound_op},
+                 {"bound_op_name", bound_op_name},
+                 {"bound_proof", to_string(plan.bound_proof)},
+                 {"reused_tensors", reused},
+                 {"ops", problem.ops.size()},
+                 {"tensors", problem.tensors.size()},
+                 {"seconds", seconds},
+                 {"arena_bytes", plan.arena_bytes},
+                 {"arena_bound_bytes", plan.arena_bound_bytes},
+                 {"layout_status", to_string(plan.layout_status)}};
+    if (arguments.explain) {
+      json["must_live_bytes"] = bound.bytes;
+      json["must_live_op"] = bound.op;
+      json["must_live"] = to_json(problem, reasons);
+    }
+    print_json(json);
     return kSuccess;
   }
   fmt::print("{}: {} ops, {} tensors, planned in {:.3f} s\n", problem.name, problem.ops.size(), problem.tensors.size(),
@@ -94,9 +175,11 @@ int run_order(const Arguments& arguments) {
   fmt::print("  program order  {}\n", bytes_text(plan.program_peak_bytes));
   fmt::print("  planned order  {}, {}\n", bytes_text(plan.peak_bytes), to_string(plan.order_status));
   fmt::print("  lower bound    {}", bytes_text(plan.bound_bytes));
-  fmt::print("{}\n", plan.bound_op >= 0 ? fmt::format(", at op {} '{}'", plan.bound_op, bound_op_name) : "");
+  if (plan.bound_op >= 0) fmt::print(", at op {} '{}'", plan.bound_op, bound_op_name);
+  fmt::print("{}\n", plan.bound_proof == Proof::kSearch ? ", by search" : "");
   fmt::print("  arena          {}, {}\n", bytes_text(plan.arena_bytes), to_string(plan.layout_status));
   fmt::print("  arena bound    {}\n", bytes_text(plan.arena_bound_bytes));
+  if (arguments.explain) print_explanation(problem, plan, bound, reasons);
   return kSuccess;
 }
 
@@ -170,6 +253,7 @@ int run(int argument_count, char** argument_values) {
   order->add_option("FILE", arguments.file, "Step in the format stowage-step/1, JSON, plain or gzip")->required();
   order->add_option("--buffers", arguments.buffers_path, "Write the buffers of the planned order as CSV");
   order->add_option("--plan", arguments.plan_path, "Write the plan as JSON");
+  order->add_flag("--explain", arguments.explain, "Say which tensors make the bound, and why each must live there");
   order->add_flag("--no-reuse", arguments.no_reuse, "Let no output take the memory of a dying input");
   order->footer("Example:\n  stowage-solve order step.json.gz --plan plan.json --json");
   add_common_options(*order, arguments);

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "solver/exact_order.h"
 #include "solver/improve.h"
 #include "solver/lifetimes.h"
 #include "solver/schedule.h"
@@ -28,7 +29,9 @@ class OrderSearch {
     best_.bound = find_order_bound(problem_, dependencies_);
     run_portfolio();
     improve();
+    if (!is_done()) start_from_order_without_reuse();
     if (!is_done()) best_.bound = sharpen_order_bound(problem_, dependencies_, best_.ops, best_.bound);
+    if (!is_done()) search();
     tidy_up();
     best_.status = best_.peak_bytes == best_.bound.bytes ? Status::kOptimal : Status::kFeasible;
     return best_;
@@ -87,6 +90,22 @@ class OrderSearch {
         if (improved) break;
       }
     }
+  }
+
+  /// Reuse makes any order better, but the search may have taken another way: none must be worse for its candidates.
+  void start_from_order_without_reuse() {
+    Problem without = problem_;
+    forbid_reuse(without);
+    if (without == problem_) return;
+    offer(OrderSearch(without, limits_).find().ops);
+    improve();
+  }
+
+  void search() {
+    ExactOrder exact = search_orders(problem_, dependencies_, best_.peak_bytes, best_.bound.bytes, limits_);
+    if (!exact.ops.empty()) offer(exact.ops);
+    if (!exact.is_proven || best_.peak_bytes == best_.bound.bytes) return;
+    best_.bound = {.bytes = best_.peak_bytes, .op = -1, .tensors = {}, .proof = Proof::kSearch};
   }
 
   const Problem& problem_;

@@ -22,12 +22,12 @@ struct Order {
 
 struct OrderLimits {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-  /// How many ops the improvement may place, all tries together.
+  /// How many ops the improvement may place, all tries together, and how many the exact search may look at.
   std::int64_t node_limit = 1'000'000;
 };
 
-/// The best of the program order, a portfolio of list schedules and what improvement makes of them. Stops as soon as
-/// the peak is proven lowest. `problem` must be well formed.
+/// The best of the program order, a portfolio of list schedules, what improvement makes of them, and what an exact
+/// search finds below that. Stops as soon as the peak is proven lowest. `problem` must be well formed.
 Order find_order(const Problem& problem, const OrderLimits& limits = {});
 
 }  // namespace stowage::solver

@@ -17,6 +17,16 @@ enum class Status : std::uint8_t {
 /// "optimal", "feasible", "infeasible" or "timed_out".
 std::string_view to_string(Status status);
 
+/// How the lower bound of all orders is known.
+enum class Proof : std::uint8_t {
+  kMustLive,       ///< what must live while one op runs
+  kContradiction,  ///< the same, of what any order below the planned peak would have to be like
+  kSearch,         ///< every better order has been ruled out
+};
+
+/// "must_live", "contradiction" or "search".
+std::string_view to_string(Proof proof);
+
 /// Offset of a tensor that has no slot.
 inline constexpr std::int64_t kNoSlot = -1;
 
@@ -42,10 +52,11 @@ struct Plan {
   std::int64_t peak_bytes = 0;
   /// The same for the program order.
   std::int64_t program_peak_bytes = 0;
-  /// No order has a lower peak (must-live bound).
+  /// No order has a lower peak.
   std::int64_t bound_bytes = 0;
-  /// The op at which that bound is met; -1 if the persistent tensors alone make it.
+  /// The op at which that bound is met; -1 if the persistent tensors alone make it, or a search found it.
   std::int32_t bound_op = -1;
+  Proof bound_proof = Proof::kMustLive;
   /// Whether the order is proven best.
   Status order_status = Status::kFeasible;
 

@@ -33,6 +33,18 @@ std::chrono::steady_clock::time_point deadline_after(std::int64_t deadline_ms) {
   return wait < longest ? now + wait : steady_clock::time_point::max();
 }
 
+std::string_view to_string(Proof proof) {
+  switch (proof) {
+    case Proof::kMustLive:
+      return "must_live";
+    case Proof::kContradiction:
+      return "contradiction";
+    case Proof::kSearch:
+      return "search";
+  }
+  return "unknown";
+}
+
 Plan solve(const Problem& problem, const SolveOptions& options) {
   check(problem);
   const auto deadline = deadline_after(options.deadline_ms);
@@ -58,6 +70,7 @@ Plan solve(const Problem& problem, const SolveOptions& options) {
   plan.program_peak_bytes = order.program_peak_bytes;
   plan.bound_bytes = order.bound.bytes;
   plan.bound_op = order.bound.op;
+  plan.bound_proof = order.bound.proof;
   plan.order_status = order.status;
   plan.arena_bytes = layout.height_bytes;
   plan.arena_bound_bytes = layout.bound_bytes;

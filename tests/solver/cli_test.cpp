@@ -69,6 +69,7 @@ TEST_F(Cli, OrderPrintsJson) {
   json.erase("seconds");
   EXPECT_EQ(json, Json::parse(R"({"name": "alexnet-bs1-sgdm", "status": "optimal", "peak_bytes": 640457036,
       "program_peak_bytes": 736042220, "bound_bytes": 640457036, "bound_op": 77, "bound_op_name": "mm_5",
+      "bound_proof": "must_live", "reused_tensors": 10,
       "ops": 166, "tensors": 95, "arena_bytes": 151048256, "arena_bound_bytes": 151048256,
       "layout_status": "optimal"})"));
 }
@@ -78,6 +79,48 @@ TEST_F(Cli, OrderPrintsASummary) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.output, HasSubstr("alexnet-bs1-sgdm: 166 ops, 95 tensors, planned in "));
   EXPECT_THAT(result.output, HasSubstr("  planned order  640457036 B (610.79 MiB), optimal\n"));
+}
+
+TEST_F(Cli, OrderExplainsItsBound) {
+  const std::string step = write("step.json", R"({"format": "stowage-step/1", "name": "s", "tensors": [
+      {"id": 0, "size_bytes": 2048, "persistent": true, "output": false},
+      {"id": 1, "name": "x", "size_bytes": 4096, "persistent": false, "output": false},
+      {"id": 2, "size_bytes": 1024, "persistent": false, "output": false},
+      {"id": 3, "size_bytes": 64, "persistent": false, "output": true}], "ops": [
+      {"id": 0, "name": "make", "kind": "k", "reads": [0], "writes": [], "allocates": [1]},
+      {"id": 1, "name": "narrow", "kind": "k", "reads": [1], "writes": [], "allocates": [2]},
+      {"id": 2, "name": "end", "kind": "k", "reads": [1, 2], "writes": [], "allocates": [3]}]})");
+  const Result text = run(fmt::format("order '{}' --explain", step));
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.output, HasSubstr(R"(
+No order needs less than 7232 B (7.06 KiB):
+  2048 B (2.00 KiB) live through the whole step
+  while op 2 'end' runs, 3 tensors must live besides:
+    4096 B (4.00 KiB)             tensor 1 'x': made by op 0 'make' before it, used by it
+    1024 B (1.00 KiB)             tensor 2: made by op 1 'narrow' before it, used by it
+    64 B                          tensor 3: made by it, an output of the step
+)"));
+  const Json json = Json::parse(run(fmt::format("order '{}' --explain --json", step)).output);
+  EXPECT_EQ(json["must_live_bytes"], 7232);
+  EXPECT_EQ(json["must_live"][0], Json::parse(R"({"tensor": 1, "name": "x", "size_bytes": 4096, "made_by": 0,
+      "made_by_name": "make", "used_by": 2, "used_by_name": "end"})"));
+}
+
+TEST_F(Cli, OrderSaysWhenASearchHasProvenIt) {
+  const Result result = run("order " STOWAGE_TEST_DATA "/graphs/vgg16-bs32-sgdm.json.gz --explain");
+  EXPECT_THAT(result.output, HasSubstr("B (3305.58 MiB), by search\n"));
+  EXPECT_THAT(result.output, testing::EndsWith("more; --json lists all\nNor than 3466153540 B (3305.58 MiB): a search "
+                                               "has ruled out every order with a lower peak.\n"));
+}
+
+TEST_F(Cli, OrderReusesUnlessForbidden) {
+  const std::string squeezenet = STOWAGE_TEST_DATA "/graphs/squeezenet1_0-bs32-sgdm.json.gz";
+  const Json with = Json::parse(run("order --json " + squeezenet).output);
+  const Json without = Json::parse(run("order --json --no-reuse " + squeezenet).output);
+  EXPECT_GT(with["reused_tensors"], 0);
+  EXPECT_EQ(without["reused_tensors"], 0);
+  EXPECT_LT(with["peak_bytes"].get<double>(), 0.985 * without["peak_bytes"].get<double>());
+  EXPECT_EQ(with["program_peak_bytes"], without["program_peak_bytes"]);
 }
 
 TEST_F(Cli, OrderWritesBuffersThatLayoutReads) {

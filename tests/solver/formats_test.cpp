@@ -48,6 +48,34 @@ TEST(Step, IsWrittenInFull) {
             "\n");
 }
 
+TEST(Step, KeepsReuses) {
+  EXPECT_THAT(format_step(reuse()), testing::HasSubstr(R"("reuses":[{"output":2,"input":0},{"output":2,"input":1}])"));
+  EXPECT_EQ(parse_step(format_step(reuse()), "s.json"), reuse());
+}
+
+TEST(Step, DerivesTheReusesOfPointwiseOpsUnlessItSaysThem) {
+  Problem problem = reuse();
+  problem.ops[2].kind = "aten.add.Tensor";
+  problem.ops[3].kind = "aten::mul";
+  Problem written = problem;
+  for (Op& each : written.ops) each.reuses.clear();
+  std::string text = format_step(written);
+  EXPECT_EQ(parse_step(text, "s.json"), written);  // it says that there are none
+  for (std::size_t at = 0; (at = text.find(R"(,"reuses":[])", at)) != std::string::npos;) text.erase(at, 12);
+  EXPECT_EQ(parse_step(text, "s.json"), problem);
+}
+
+TEST(Step, DerivesNoReuseThatCannotBe) {
+  Problem problem = reuse();
+  forbid_reuse(problem);
+  problem.ops[2].kind = "aten.mm.default";  // not pointwise
+  problem.ops[3].kind = "aten.mul.Tensor";
+  problem.tensors[2].size_bytes = 11;  // what "scale" reads is larger than what it makes
+  std::string text = format_step(problem);
+  for (std::size_t at = 0; (at = text.find(R"(,"reuses":[])", at)) != std::string::npos;) text.erase(at, 12);
+  EXPECT_EQ(parse_step(text, "s.json"), problem);
+}
+
 TEST(Step, IsReadFromGzipAndWrittenToIt) {
   const auto path = std::filesystem::path(testing::TempDir()) / fmt::format("stowage-{}.json.gz", getpid());
   write_file(path, format_step(diamond()), true);

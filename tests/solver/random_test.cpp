@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Promises that hold for every problem, on seeded random ones.
-#include <numeric>
+#include <algorithm>
 
 #include <gtest/gtest.h>
 
@@ -38,24 +38,18 @@ TEST(Random, SameInputGivesTheSamePlan) {
   }
 }
 
-TEST(Random, BoundsAndOptimaAgreeWithBruteForce) {
-  int lowest_found = 0;
-  int proven = 0;
+TEST(Random, SmallOrdersAreOptimalAndProven) {
+  int reused = 0;
   for (std::uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     const Problem problem = random_problem(seed, 8);
     const std::int64_t lowest_bytes = BruteForce(problem).lowest_peak_bytes();
     const Plan plan = solve(problem, kOptions);
-    EXPECT_LE(plan.bound_bytes, lowest_bytes);
-    EXPECT_GE(plan.peak_bytes, lowest_bytes);
-    if (plan.order_status == Status::kOptimal) {
-      EXPECT_EQ(plan.peak_bytes, lowest_bytes);
-    }
-    proven += plan.order_status == Status::kOptimal ? 1 : 0;
-    lowest_found += plan.peak_bytes == lowest_bytes ? 1 : 0;
+    EXPECT_EQ(plan.peak_bytes, lowest_bytes);
+    EXPECT_EQ(plan.bound_bytes, lowest_bytes);
+    reused += static_cast<int>(std::ssize(plan.reuse_of) - std::count(plan.reuse_of.begin(), plan.reuse_of.end(), -1));
   }
-  EXPECT_GE(lowest_found, 198);
-  EXPECT_GE(proven, 180);
+  EXPECT_GT(reused, 100);  // or the problems show nothing about reuse
 }
 
 TEST(Random, StepsSurviveBeingWrittenAndRead) {
