@@ -171,7 +171,7 @@ class ExactSearch {
     frames_.clear();
     unwind(0);
     if (is_complete()) return progress_.order();
-    while (!frames_.empty()) {
+    while (!frames_.empty() && !is_stopped_) {
       Frame& frame = frames_.back();
       unwind(frame.op_count);
       if (frame.tried == frame.candidates.size()) {
@@ -180,7 +180,6 @@ class ExactSearch {
         frames_.pop_back();
         continue;
       }
-      if (is_out_of_time()) return {};
       progress_.take(frame.candidates[frame.tried++]);
       if (is_complete()) return progress_.order();
     }
@@ -229,8 +228,9 @@ class ExactSearch {
 
   /// Runs what need not wait, then opens a frame for what is open. True if all ops have run.
   bool is_complete() {
-    while (run_one_at_once()) {
+    while (!is_out_of_time() && run_one_at_once()) {
     }
+    if (is_stopped_) return false;
     if (progress_.order().size() == op_count_) return true;
     if (failed_.contains(progress_.has_run())) return false;
 
