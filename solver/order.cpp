@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "solver/order.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "solver/lifetimes.h"
 #include "solver/schedule.h"
 #include "solver/tidy.h"
+#include "solver/window.h"
 
 namespace stowage::solver {
 namespace {
@@ -29,6 +31,7 @@ class OrderSearch {
     best_.bound = find_order_bound(problem_, dependencies_);
     run_portfolio();
     improve();
+    improve_windows();
     if (!is_done()) start_from_order_without_reuse();
     if (!is_done()) best_.bound = sharpen_order_bound(problem_, dependencies_, best_.ops, best_.bound);
     if (!is_done()) search();
@@ -99,6 +102,31 @@ class OrderSearch {
     if (without == problem_) return;
     offer(OrderSearch(without, limits_).find().ops);
     improve();
+    improve_windows();
+  }
+
+  /// Gives stretches around the peak better orders of their own, as long as that helps; wider ones when it does not.
+  void improve_windows() {
+    constexpr int kMostWindows = 48;
+    constexpr std::int32_t kWidest = 128;
+    OrderLimits limits = limits_;
+    limits.node_limit /= kMostWindows;
+    int windows = 0;
+    for (std::int32_t width = 16; width <= kWidest && windows < kMostWindows && !is_done();) {
+      const std::int64_t peak_bytes = best_.peak_bytes;
+      const auto peak = std::find(best_.ops.begin(), best_.ops.end(), play(problem_, best_.ops).peak_op);
+      const auto center = static_cast<std::int32_t>(peak - best_.ops.begin());
+      for (const std::int32_t quarters_before : {1, 2, 3}) {
+        const std::int32_t begin = std::max(center - width * quarters_before / 4, 0);
+        const std::int32_t end = std::min(begin + width, static_cast<std::int32_t>(best_.ops.size()));
+        const Problem window = cut_window(problem_, best_.ops, begin, end);
+        const auto found = search_orders(window, find_dependencies(window), peak_bytes, best_.bound.bytes, limits);
+        ++windows;
+        if (!found.ops.empty()) offer(paste_window(best_.ops, begin, found.ops));
+        if (best_.peak_bytes < peak_bytes) break;
+      }
+      if (best_.peak_bytes == peak_bytes) width *= 2;
+    }
   }
 
   void search() {
