@@ -31,6 +31,7 @@ const std::vector<OptionRow>& rows() {
       {"plan", "whether regions are profiled and planned; off: they run as they are", &Options::plan},
       {"poison", "fill freed slots with NaN bytes, to catch a read after free", &Options::poison},
       {"meter", "count every live byte that any thread allocates", &Options::meter},
+      {"verify", "run every planned step unplanned first and compare the results of each op; slow", &Options::verify},
       {"min_ops", "graphs with fewer ops are left alone", &Options::min_ops},
       {"max_profile_runs", "give up planning when no two runs in a row were alike by then", &Options::max_profile_runs},
       {"max_plans", "plans kept for each graph; the least recently used goes first", &Options::max_plans},

@@ -14,6 +14,7 @@ struct Options {
   bool plan = true;
   bool poison = false;
   bool meter = false;
+  bool verify = false;
   std::int64_t min_ops = 4;
   std::int64_t max_profile_runs = 8;
   std::int64_t max_plans = 8;

@@ -92,7 +92,7 @@ void region_pass(std::shared_ptr<Graph>& graph) {
 }
 
 void apply_options() {
-  cpu_allocator().set_poison(options().poison);
+  cpu_allocator().set_poison(options().poison || options().verify);
   cpu_allocator().set_meter(options().meter);
 }
 

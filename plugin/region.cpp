@@ -95,7 +95,8 @@ struct Region::Planned {
   bool recalled = false;
   std::int64_t outside_bytes = 0;
 
-  std::mutex mutex;  ///< guards what follows
+  std::mutex mutex;                    ///< guards what follows
+  std::unique_ptr<Verifier> verifier;  ///< made when first needed
   Counters total;
   Counters last;
   std::int64_t runs = 0;
@@ -150,6 +151,7 @@ void Region::run(Stack& stack) {
   // Where autograd records, the backward depends on the order in which ops ran, so nothing may move. Within another
   // region's run, our allocations are part of that region's op.
   const bool may_plan = g_planning.load(std::memory_order_relaxed) && options().plan && Session::current() == nullptr &&
+                        !is_verifying() &&
                         !((at::GradMode::is_enabled() || facts_.sets_grad_mode) && may_record(values));
   std::shared_ptr<Phase> phase = may_plan ? phase_for(values) : nullptr;
   std::shared_ptr<Planned> planned;
@@ -163,8 +165,10 @@ void Region::run(Stack& stack) {
       if (profile) profiling_ = true;
     }
   }
-  if (planned != nullptr) {
-    run_planned(values, *planned);
+  if (planned != nullptr && options().verify) {
+    run_verified(values, *planned);
+  } else if (planned != nullptr) {
+    if (!run_planned(values, *planned, planned->code)) run_as_is(values);
   } else if (profile) {
     run_profiled(values, *phase);
   } else {
@@ -288,7 +292,7 @@ std::shared_ptr<Region::Planned> Region::make_planned(const Run& run, PlanRecord
   return planned;
 }
 
-void Region::run_planned(Stack& stack, Planned& planned) {
+bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code& code) {
   PlannedAllocator& allocator = cpu_allocator();
   if (allocator.arena_bytes() < planned.table.arena_bytes) {
     try {
@@ -298,17 +302,28 @@ void Region::run_planned(Stack& stack, Planned& planned) {
     }
   }
   PlannedSession session(allocator, planned.table);
-  if (!session.owns_arena()) {
-    run_as_is(stack);
-    return;
-  }
-  torch::jit::InterpreterState(planned.code).run(stack);
+  if (!session.owns_arena()) return false;
+  torch::jit::InterpreterState(code).run(stack);
 
   std::lock_guard lock(planned.mutex);
   planned.last = session.counters();
   planned.total.add(planned.last);
   planned.last_peak_bytes = planned.outside_bytes + planned.table.arena_bytes + session.upstream_peak_bytes();
   ++planned.runs;
+  return true;
+}
+
+void Region::run_verified(Stack& stack, Planned& planned) {
+  {
+    std::lock_guard lock(planned.mutex);
+    if (planned.verifier == nullptr) {
+      planned.verifier = std::make_unique<Verifier>(facts_, planned.run, planned.plan);
+    }
+  }
+  const Verdict verdict = planned.verifier->run(
+      stack, [&](Stack& inputs, const torch::jit::Code& code) { return run_planned(inputs, planned, code); });
+  std::lock_guard lock(mutex_);
+  verified_.add(verdict, name_);
 }
 
 std::string Region::text() const {
@@ -344,6 +359,7 @@ nlohmann::json Region::status() const {
                       {"plans_made", plans_made_},
                       {"plans_recalled", plans_recalled_},
                       {"phases", nlohmann::json::array()}};
+  json.update(verified_.status());
   for (const auto& phase : phases_) {
     nlohmann::json entry{{"signature", phase->key.signature}};
     if (phase->planned == nullptr) {

@@ -17,6 +17,7 @@
 #include "plugin/profile.h"
 #include "plugin/signature.h"
 #include "plugin/torch_headers.h"
+#include "plugin/verify.h"
 
 namespace stowage {
 
@@ -41,7 +42,9 @@ class Region {
 
   void run_as_is(torch::jit::Stack& stack);
   void run_profiled(torch::jit::Stack& stack, Phase& phase);
-  void run_planned(torch::jit::Stack& stack, Planned& planned);
+  /// False, with the stack as it was, where the arena cannot be had. `code` is the plan's, or a verified copy of it.
+  bool run_planned(torch::jit::Stack& stack, Planned& planned, const torch::jit::Code& code);
+  void run_verified(torch::jit::Stack& stack, Planned& planned);
   std::shared_ptr<Phase> phase_for(const torch::jit::Stack& inputs);
   void compare_runs(Phase& phase, profiler::Run run);
   std::shared_ptr<Planned> make_planned(const profiler::Run& run, profiler::PlanRecord plan, bool recalled) const;
@@ -61,6 +64,7 @@ class Region {
   std::int64_t runs_profiled_ = 0;
   std::int64_t plans_made_ = 0;
   std::int64_t plans_recalled_ = 0;
+  VerifyTotal verified_;
 };
 
 /// The status of every region, oldest first; of one that is gone, the last.

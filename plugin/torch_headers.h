@@ -2,6 +2,7 @@
 // Precompiled: every torch header the plugin uses, since parsing them costs more than compiling our code.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
