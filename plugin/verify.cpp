@@ -145,7 +145,11 @@ std::string op_text(const profiler::Run& run, std::int32_t op) {
   return fmt::format("op {} '{}' ({}{})", op, record.name, record.kind, source);
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+/// PyTorch's messages go on for pages.
+std::string first_line(const std::string& text) {
+  const std::size_t begin = std::min(text.find_first_not_of('\n'), text.size());
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `stowage` command: shows what a store holds. Results go to stdout, notes to stderr. Needs no torch."""
+"""The `stowage` command: shows what a store holds, and verifies planned runs. Results go to stdout, notes to stderr.
+Needs no torch but for the script that `verify` runs."""
 
 import json
 import shlex
@@ -10,6 +11,8 @@ import typer
 
 from stowage.store import Row, Store, StoreError
 from stowage.text import NOTHING, date, duration, print_table, printable, size
+from stowage.verdict import all_equal, verdicts, verified_regions, why_nothing_ran
+from stowage.verifying import UnreadableScript, plugin_status, run_script, stdout_to_stderr
 
 app = typer.Typer(
     add_completion=False,
@@ -27,7 +30,7 @@ Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="How many ro
 
 @app.callback()
 def stowage() -> None:
-    """Shows what stowage measured and planned, from the store that a training run wrote."""
+    """Shows what stowage measured and planned, from the store that a training run wrote. Checks a run that is planned."""
 
 
 @app.command(epilog="Example: stowage info profile.db")
@@ -175,6 +178,39 @@ def sql(store: StorePath,
     suggest("info", store)
 
 
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+             epilog="Example: stowage verify train.py --epochs 1")
+def verify(script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file that trains with stowage.")],
+           arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script takes.")] = None,
+           as_json: Annotated[bool, typer.Option("--json", help="Print JSON; what the script prints goes to stderr.")]
+           = False) -> None:
+    """Runs a script and compares planned runs with unplanned ones.
+
+    Every planned run is done twice, first unplanned, and the results of each op are compared byte by byte; so what the
+    graph prints is printed twice. Names the first op whose result differs; the script goes on with the unplanned
+    results. Exits 0 if all were equal, 1 if not or if nothing was planned, or as the script does when that fails.
+    """
+    if as_json:
+        with stdout_to_stderr():
+            script_exit = run_script(script, arguments or [])
+    else:
+        script_exit = run_script(script, arguments or [])
+    status = plugin_status()
+    lines = verdicts(status) if status else []
+    reasons = [] if lines else why_nothing_ran(status) if status else ["the script did not load stowage"]
+    if as_json:
+        print_json({"script": script, "script_exit": script_exit, "all_equal": bool(lines) and all_equal(status),
+                    "regions": verified_regions(status) if lines else [], "why_nothing_verified": reasons})
+    else:
+        for line in lines:
+            print(printable(line))
+    for reason in reasons:
+        note(f"nothing was verified: {reason}")
+    if script_exit:
+        note(f"'{script}' ended with exit code {script_exit}; the rest of it was not verified")
+    sys.exit(script_exit or not (lines and all_equal(status)))
+
+
 def cut(rows: list[Row], limit: int | None, default: int, as_json: bool, what: str) -> list[Row]:
     """The first rows: `limit` of them, or `default` where the user named no limit and reads text; 0 is all."""
     count = limit if limit is not None else 0 if as_json else default
@@ -266,6 +302,9 @@ def main() -> None:
     except StoreError as error:
         note(str(error))
         sys.exit(1)
+    except UnreadableScript as error:
+        note(str(error))
+        sys.exit(2)
 
 
 if __name__ == "__main__":

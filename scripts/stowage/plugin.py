@@ -44,12 +44,16 @@ def loaded() -> bool:
     return _loaded
 
 
-def enable(store: str | os.PathLike = "") -> None:
+def enable(store: str | os.PathLike = "", *, verify: bool = False) -> None:
     """Profiles and plans TorchScript graphs from now on.
 
-    Runs and plans are kept in the SQLite file `store`; without one, in what the option `store` names.
+    Runs and plans are kept in the SQLite file `store`; without one, in what the option `store` names. `verify` sets
+    the option of that name: every planned run is compared with the unplanned one, op by op, which is slow; `report`
+    and `status` say what was found.
     """
     global _generation
+    if verify:
+        set_option("verify", "1")
     load().enable(os.fspath(store))
     _generation += 1
 

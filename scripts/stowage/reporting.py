@@ -7,6 +7,7 @@ from typing import Any
 
 from . import plugin
 from .text import size
+from .verdict import verdicts
 
 _HEADINGS = ("graph", "runs", "peak before", "peak after", "bound", "arena", "hits", "misses")
 
@@ -15,7 +16,7 @@ def report() -> str:
     """A line for each planned graph and signature: bytes that a run has live at most, before and after planning, the
     lower bound of that peak, the arena, and how many allocations of the last run came from the plan (hits) or did not.
 
-    Below them, where the plans came from, and what is not planned and why.
+    Below them, where the plans came from, what is not planned and why, and what the option `verify` found.
     """
     return render(plugin.status())
 
@@ -32,6 +33,7 @@ def render(status: dict[str, Any]) -> str:
                 why = phase.get("why", "its allocations are not steady yet")
                 notes.append(f"{region['name']}: {phase['state']}: {why}")
     notes += [f"{graph['name']}: left alone: {graph['why']}" for graph in status["left_alone"]]
+    notes += verdicts(status)
     if len(rows) == 1:
         return "\n".join(["nothing is planned yet", *notes])
     widths = [max(map(len, column)) for column in zip(*rows)]
