@@ -145,10 +145,12 @@ std::string op_text(const profiler::Run& run, std::int32_t op) {
   return fmt::format("op {} '{}' ({}{})", op, record.name, record.kind, source);
 }
 
-/// PyTorch's messages go on for pages.
-std::string first_line(const std::string& text) {
-  const std::size_t begin = std::min(text.find_first_not_of('\n'), text.size());
-  return text.substr(begin, text.find('\n', begin) - begin);
+/// PyTorch's messages go on for pages: the line that says what happened.
+std::string cause(const std::string& text) {
+  const std::string traced = "\nRuntimeError: ";  // below the TorchScript traceback
+  const std::size_t at = text.find(traced);
+  const std::size_t begin = at != std::string::npos ? at + traced.size() : text.find_first_not_of('\n');
+  return begin == std::string::npos ? text : text.substr(begin, text.find('\n', begin) - begin);
 }
 
 }  // namespace
@@ -265,8 +267,7 @@ Verdict Verifier::run(Stack& stack, const RunPlanned& run_planned) const {
     const VerifyChecks::Current current(checks, VerifyChecks::Run::kPlanned);
     if (!run_planned(stack, planned_)) verdict.why_not = "another run had the arena";
   } catch (const std::exception& failure) {
-    difference =
-        fmt::format("the planned run raised an error, the unplanned one did not: {}", first_line(failure.what()));
+    difference = fmt::format("the planned run raised an error, the unplanned one did not: {}", cause(failure.what()));
     if (checks.last_op() != kNone) difference += fmt::format(" (after {})", op_text(run_, checks.last_op()));
   }
   if (!verdict.why_not.empty()) {
