@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plugin/checks.h"
 #include "plugin/cpu_allocator.h"
 #include "plugin/pass.h"
 #include "plugin/profile.h"
 #include "plugin/region.h"
 #include "plugin/rewrite.h"
 #include "plugin/torch_headers.h"
-#include "plugin/verify.h"
 
 namespace {
 
@@ -13,7 +13,7 @@ const torch::jit::RegisterOperators kRegionOperator = stowage::register_region_o
 const torch::jit::RegisterOperators kProfileOperators = stowage::register_profile_operators();
 const torch::jit::RegisterOperators kNameOperator = stowage::register_name_operator();
 const torch::jit::RegisterOperators kPointOperators = stowage::register_point_operators();
-const torch::jit::RegisterOperators kVerifyOperators = stowage::register_verify_operators();
+const torch::jit::RegisterOperators kCheckOperator = stowage::register_check_operator();
 
 }  // namespace
 

@@ -34,7 +34,7 @@ struct VerifyTotal {
   nlohmann::json status() const;
 };
 
-class VerifyChecks;
+class Checks;
 
 /// Runs a planned graph against its program: first the program, then, from the same inputs and random numbers, the
 /// plan, comparing the bytes of every result as soon as its op has run. What the graph does beside its tensors, such as
@@ -52,7 +52,7 @@ class Verifier {
   Verdict run(torch::jit::Stack& stack, const RunPlanned& run_planned) const;
 
  private:
-  nlohmann::json describe(const VerifyChecks& checks) const;
+  nlohmann::json describe(const Checks& checks) const;
   std::string nearby(std::int32_t op) const;
 
   const GraphFacts& facts_;
@@ -64,8 +64,5 @@ class Verifier {
 
 /// Whether this thread is in a verified run: regions within it run as they are.
 bool is_verifying();
-
-/// `stowage::check`, which only a verified copy of a graph contains.
-torch::jit::RegisterOperators register_verify_operators();
 
 }  // namespace stowage

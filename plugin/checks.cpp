@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/checks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <unordered_map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "plugin/rewrite.h"
+
+namespace stowage {
+namespace {
+
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Stack;
+using torch::jit::Symbol;
+using torch::jit::Value;
+
+// Functions, since operators are registered before this file's constants would be initialised.
+Symbol check_symbol() { return Symbol::fromQualString("stowage::check"); }
+Symbol op_attribute() { return Symbol::attr("op"); }
+Symbol fill_attribute() { return Symbol::attr("fill"); }
+
+std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+/// Ops whose results nobody has written yet.
+bool returns_unwritten(const Node& node) {
+  for (const char* kind : {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided",
+                           "aten::new_empty_strided", "aten::empty_permuted"}) {
+    if (node.kind() == Symbol::fromQualString(kind)) return true;
+  }
+  return false;
+}
+
+/// Ops whose results are in part unwritten: only what is written over them can be compared.
+bool returns_partly_unwritten(const Node& node) {
+  for (const char* kind : {"aten::resize", "aten::resize_", "aten::resize_as_"}) {
+    if (node.kind() == Symbol::fromQualString(kind)) return true;
+  }
+  return false;
+}
+
+/// Puts a check after each op. `nodes[op]` is op `op` in `copy`, which has the ops of `facts` in any order.
+void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& facts) {
+  std::unordered_map<const Value*, Value*> copied;
+  for (std::size_t input = 0; input < copy.inputs().size(); ++input) {
+    copied[facts.graph->inputs()[input]] = copy.inputs()[input];
+  }
+  for (std::size_t op = 0; op < nodes.size(); ++op) {
+    const auto outputs = facts.ops[op].node->outputs();
+    for (std::size_t output = 0; output < outputs.size(); ++output) {
+      copied[outputs[output]] = nodes[op]->outputs()[output];
+    }
+  }
+  for (std::size_t op = 0; op < nodes.size(); ++op) {
+    std::vector<Value*> values;
+    for (const Checked& checked : checked_values(facts.ops[op])) values.push_back(copied.at(checked.value));
+    Node* check = copy.create(check_symbol(), values, /*num_outputs=*/0);
+    check->i_(op_attribute(), static_cast<std::int64_t>(op));
+    check->i_(fill_attribute(), returns_unwritten(*nodes[op]));
+    check->insertAfter(nodes[op]);
+  }
+}
+
+bool is_point(const Node& node) {
+  return node.kind() == Symbol::fromQualString("stowage::place") ||
+         node.kind() == Symbol::fromQualString("stowage::reuse") ||
+         node.kind() == Symbol::fromQualString("stowage::free");
+}
+
+/// The ops of a graph in the order in which it has them.
+std::vector<Node*> ops_of(Graph& graph) {
+  std::vector<Node*> nodes;
+  for (Node* node : graph.nodes()) {
+    if (node->kind() != torch::jit::prim::Constant && !is_point(*node)) nodes.push_back(node);
+  }
+  return nodes;
+}
+
+/// What tells two values apart beside their bytes.
+std::string appearance(const c10::IValue& value) {
+  if (value.isTensor() && value.toTensor().defined()) {
+    const at::Tensor& tensor = value.toTensor();
+    return fmt::format("{}[{}] with strides [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
+                       fmt::join(tensor.strides(), ", "));
+  }
+  if (!value.isInt() && !value.isDouble() && !value.isBool() && !value.isString()) return value.tagKind();
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+Checks::Seen look_at(const c10::IValue& value) { return {bytes_of(value), appearance(value)}; }
+
+}  // namespace
+
+std::vector<Checked> checked_values(const OpFacts& op) {
+  std::vector<Checked> checked;
+  if (returns_partly_unwritten(*op.node)) return checked;
+  for (std::size_t output = 0; output < op.node->outputs().size(); ++output) {
+    const Value* value = op.node->outputs()[output];
+    if (value->hasUses() || !op.writes.empty()) checked.push_back({value, fmt::format("output {}", output)});
+  }
+  for (const Value* written : op.writes) {
+    const bool returned = std::any_of(op.may_return.begin(), op.may_return.end(), [&](const auto& may_return) {
+      return std::find(may_return.begin(), may_return.end(), written) != may_return.end();
+    });
+    if (!returned) checked.push_back({written, fmt::format("'{}', which it writes,", written->debugName())});
+  }
+  return checked;
+}
+
+std::shared_ptr<Graph> checked_program(const GraphFacts& facts) {
+  std::shared_ptr<Graph> copy = facts.graph->copy();
+  add_checks(*copy, ops_of(*copy), facts);
+  return copy;
+}
+
+std::shared_ptr<Graph> checked_plan(const GraphFacts& facts, const profiler::Run& run,
+                                    const profiler::PlanRecord& plan) {
+  std::shared_ptr<Graph> copy = planned_copy(facts, run, plan);
+  const std::vector<Node*> in_order = ops_of(*copy);
+  std::vector<Node*> nodes(in_order.size());
+  for (std::size_t step = 0; step < in_order.size(); ++step) nodes[index(plan.order[step])] = in_order[step];
+  add_checks(*copy, nodes, facts);
+  return copy;
+}
+
+thread_local Checks* Checks::t_current = nullptr;
+
+Checks::Current::Current(Checks& checks, Run run) {
+  checks.run_ = run;
+  t_current = &checks;
+}
+
+Checks::Current::~Current() { t_current = nullptr; }
+
+void Checks::see(std::int32_t op, c10::ArrayRef<c10::IValue> values) {
+  last_op_ = op;
+  auto& digests = digests_[index(op)];
+  for (std::size_t position = 0; position < values.size(); ++position) {
+    std::int64_t unread = 0;
+    const Digest now = digest(values[position], unread);
+    if (run_ == Run::kProgram) {
+      digests.push_back(now);
+      unread_ += unread;
+    } else if (run_ == Run::kPlanned) {
+      if (!first_ && now != digests[position]) first_ = First{op, position, look_at(values[position]), {}};
+    } else if (first_ && first_->op == op && first_->position == position) {
+      first_->program = look_at(values[position]);
+      first_->by_itself = now != digests[position];
+    }
+  }
+}
+
+torch::jit::RegisterOperators register_check_operator() {
+  auto make_check = [](const Node* node) -> torch::jit::Operation {
+    return [op = static_cast<std::int32_t>(node->i(op_attribute())), fill = node->i(fill_attribute()) != 0,
+            count = node->inputs().size()](Stack& stack) {
+      const auto values = torch::jit::last(stack, count);
+      // Bytes that are never written are any bytes: the same in all runs, they tell no difference.
+      if (fill) {
+        for (const c10::IValue& value : values) {
+          const c10::Storage& storage = value.toTensor().storage();
+          if (value.toTensor().device().is_cpu()) std::memset(storage.mutable_data(), 0, storage.nbytes());
+        }
+      }
+      Checks::current()->see(op, values);
+      torch::jit::drop(stack, count);
+    };
+  };
+  return torch::jit::RegisterOperators(
+      {torch::jit::Operator(check_symbol(), make_check, c10::AliasAnalysisKind::CONSERVATIVE)});
+}
+
+}  // namespace stowage
