@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option `verify`: what is right is found equal, what is wrong is found where it begins."""
 
+import ctypes
 import re
 from typing import Callable, Dict, List
 
@@ -13,6 +14,7 @@ from torch import nn
 
 LIBRARY = torch.library.Library("stowage_verify", "DEF")
 counts = iter(range(10**6))
+noticed: list[tuple[int, int]] = []
 
 
 def set_unsaid(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -30,6 +32,13 @@ def divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 for name, function in {"set_unsaid": set_unsaid, "divide": divide}.items():
     LIBRARY.define(f"{name}(Tensor x, Tensor y) -> Tensor")
     LIBRARY.impl(name, function, "CPU")
+def notice(x: torch.Tensor) -> torch.Tensor:
+    noticed.append((x.data_ptr(), x.nbytes))
+    return x + 1
+
+
+LIBRARY.define("notice(Tensor x) -> Tensor")
+LIBRARY.impl("notice", notice, "CPU")
 LIBRARY.define("count(Tensor x) -> Tensor")
 LIBRARY.impl("count", lambda x: x + next(counts), "CPU")
 
@@ -169,6 +178,22 @@ def test_containers_and_objects_are_put_back():
         module = script_recorder()
         assert calls(module) == expected
     assert newest_region()["verified_runs"] > 0 and newest_region()["first_difference"] is None
+
+
+def test_freed_memory_is_poisoned():
+    source = """
+def step(x):
+    a = x.exp()
+    b = torch.ops.stowage_verify.notice(a)
+    c = b.sum()
+    return c + 1, x.sum()
+"""
+    stowage.set_option("poison", "0")
+    stowage.enable(verify=True)
+    function = compile(source)
+    run(function, lambda: (vector(),))
+    assert newest_region()["verified_runs"] == 5
+    assert ctypes.string_at(*noticed[-1]).endswith(3000 * b"\xff")  # small results may have come to lie before
 
 
 # --- what is wrong -----------------------------------------------------------------------------------------------------
