@@ -81,9 +81,27 @@ def convolutions() -> nn.Module:
     )
 
 
+class Reader(nn.Module):
+    """A layer whose workspace is never wholly written, and one that has no running statistics to write."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, batch_first=True)
+        self.norm = nn.InstanceNorm1d(7)
+        self.out = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.out(self.norm(self.lstm(x)[0]).mean(1))
+
+
 @pytest.mark.parametrize(
     ("make_model", "shape"),
-    [(perceptron, (16, 64)), (convolutions, (4, 3, 16, 16)), (torchvision.models.resnet18, (2, 3, 64, 64))],
+    [
+        (perceptron, (16, 64)),
+        (convolutions, (4, 3, 16, 16)),
+        (Reader, (4, 7, 8)),
+        (torchvision.models.resnet18, (2, 3, 64, 64)),
+    ],
 )
 def test_training_is_equal_and_goes_on_as_without(make_model, shape):
     torch.manual_seed(0)
