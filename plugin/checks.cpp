@@ -22,8 +22,10 @@ using torch::jit::Value;
 
 // Functions, since operators are registered before this file's constants would be initialised.
 Symbol check_symbol() { return Symbol::fromQualString("stowage::check"); }
+Symbol watch_symbol() { return Symbol::fromQualString("stowage::watch"); }
 Symbol op_attribute() { return Symbol::attr("op"); }
 Symbol fill_attribute() { return Symbol::attr("fill"); }
+Symbol after_attribute() { return Symbol::attr("after"); }
 
 std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 
@@ -46,7 +48,8 @@ bool is_partly_unwritten(const Node& node, std::size_t output) {
 }
 
 /// Puts a check after each op. `nodes[op]` is op `op` in `copy`, which has the ops of `facts` in any order.
-void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& facts) {
+/// With `watch` inputs live longer than they need to.
+void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& facts, bool watch) {
   std::unordered_map<const Value*, Value*> copied;
   for (std::size_t input = 0; input < copy.inputs().size(); ++input) {
     copied[facts.graph->inputs()[input]] = copy.inputs()[input];
@@ -64,6 +67,17 @@ void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& 
     check->i_(op_attribute(), static_cast<std::int64_t>(op));
     check->i_(fill_attribute(), returns_unwritten(*nodes[op]));
     check->insertAfter(nodes[op]);
+    if (!watch) continue;
+    std::vector<Value*> watched;
+    for (const Value* value : watched_values(facts.ops[op])) watched.push_back(copied.at(value));
+    auto make_watch = [&](bool after) {
+      Node* node = copy.create(watch_symbol(), watched, /*num_outputs=*/0);
+      node->i_(op_attribute(), static_cast<std::int64_t>(op));
+      node->i_(after_attribute(), after);
+      return node;
+    };
+    make_watch(/*after=*/false)->insertBefore(nodes[op]);
+    make_watch(/*after=*/true)->insertAfter(nodes[op]);
   }
 }
 
@@ -116,9 +130,17 @@ std::vector<Checked> checked_values(const OpFacts& op) {
   return checked;
 }
 
+std::vector<const Value*> watched_values(const OpFacts& op) {
+  if (!op.writes.empty()) return {};
+  std::vector<const Value*> watched;
+  std::copy_if(op.uses.begin(), op.uses.end(), std::back_inserter(watched),
+               [](const Value* value) { return value->node()->kind() != torch::jit::prim::Constant; });
+  return watched;
+}
+
 std::shared_ptr<Graph> checked_program(const GraphFacts& facts) {
   std::shared_ptr<Graph> copy = facts.graph->copy();
-  add_checks(*copy, ops_of(*copy), facts);
+  add_checks(*copy, ops_of(*copy), facts, /*watch=*/true);
   return copy;
 }
 
@@ -128,7 +150,7 @@ std::shared_ptr<Graph> checked_plan(const GraphFacts& facts, const profiler::Run
   const std::vector<Node*> in_order = ops_of(*copy);
   std::vector<Node*> nodes(in_order.size());
   for (std::size_t step = 0; step < in_order.size(); ++step) nodes[index(plan.order[step])] = in_order[step];
-  add_checks(*copy, nodes, facts);
+  add_checks(*copy, nodes, facts, /*watch=*/false);
   return copy;
 }
 
@@ -159,7 +181,22 @@ void Checks::see(std::int32_t op, c10::ArrayRef<c10::IValue> values) {
   }
 }
 
-torch::jit::RegisterOperators register_check_operator() {
+void Checks::watch(std::int32_t op, c10::ArrayRef<c10::IValue> values, bool after) {
+  if (run_ != Run::kProgramAgain || unsaid_write_) return;
+  if (!after) watched_.clear();
+  for (std::size_t position = 0; position < values.size(); ++position) {
+    std::int64_t unread = 0;
+    const Digest now = digest(values[position], unread);
+    if (!after) {
+      watched_.push_back(now);
+    } else if (now != watched_[position]) {
+      unsaid_write_ = UnsaidWrite{op, position};
+      return;
+    }
+  }
+}
+
+torch::jit::RegisterOperators register_check_operators() {
   auto make_check = [](const Node* node) -> torch::jit::Operation {
     return [op = static_cast<std::int32_t>(node->i(op_attribute())), fill = node->i(fill_attribute()) != 0,
             count = node->inputs().size()](Stack& stack) {
@@ -175,8 +212,16 @@ torch::jit::RegisterOperators register_check_operator() {
       torch::jit::drop(stack, count);
     };
   };
+  auto make_watch = [](const Node* node) -> torch::jit::Operation {
+    return [op = static_cast<std::int32_t>(node->i(op_attribute())), after = node->i(after_attribute()) != 0,
+            count = node->inputs().size()](Stack& stack) {
+      Checks::current()->watch(op, torch::jit::last(stack, count), after);
+      torch::jit::drop(stack, count);
+    };
+  };
   return torch::jit::RegisterOperators(
-      {torch::jit::Operator(check_symbol(), make_check, c10::AliasAnalysisKind::CONSERVATIVE)});
+      {torch::jit::Operator(check_symbol(), make_check, c10::AliasAnalysisKind::CONSERVATIVE),
+       torch::jit::Operator(watch_symbol(), make_watch, c10::AliasAnalysisKind::CONSERVATIVE)});
 }
 
 }  // namespace stowage

@@ -24,8 +24,12 @@ struct Checked {
 /// kernels leave such ones unwritten.
 std::vector<Checked> checked_values(const OpFacts& op);
 
+/// What an op uses; nothing where it says that it writes, since what it may write of that is not told apart.
+std::vector<const torch::jit::Value*> watched_values(const OpFacts& op);
+
 /// Copies of a graph, as the program has it and as the plan does, with `stowage::check[op](%checked...)` after every
-/// op. A check holds nothing once it has run, and the planned allocator sees nothing of it.
+/// op. A check holds nothing once it has run, and the planned allocator sees nothing of it. In the program's copy
+/// `stowage::watch[op](%watched...)` stands before and after every op.
 std::shared_ptr<torch::jit::Graph> checked_program(const GraphFacts& facts);
 std::shared_ptr<torch::jit::Graph> checked_plan(const GraphFacts& facts, const profiler::Run& run,
                                                 const profiler::PlanRecord& plan);
@@ -44,6 +48,11 @@ class Checks {
     Seen program;            ///< in the program's second run
     bool by_itself = false;  ///< the program's two runs differ there, too
   };
+  /// An op that writes what it says it only reads.
+  struct UnsaidWrite {
+    std::int32_t op = 0;
+    std::size_t position = 0;  ///< among the op's watched values
+  };
   enum class Run : std::uint8_t { kProgram, kPlanned, kProgramAgain };
 
   explicit Checks(std::size_t ops) : digests_(ops) {}
@@ -60,8 +69,12 @@ class Checks {
   /// Op `op` has left its checked values so.
   void see(std::int32_t op, c10::ArrayRef<c10::IValue> values);
 
+  /// Op `op` is about to use these values, or has just done so. Looked into in the program's second run only.
+  void watch(std::int32_t op, c10::ArrayRef<c10::IValue> values, bool after);
+
   /// The first that differs, in planned order.
   const std::optional<First>& first() const { return first_; }
+  const std::optional<UnsaidWrite>& unsaid_write() const { return unsaid_write_; }
   std::int32_t last_op() const { return last_op_; }  ///< which was seen last; -1: none
   std::int64_t unread() const { return unread_; }    ///< tensors whose bytes cannot be read
 
@@ -70,12 +83,14 @@ class Checks {
 
   std::vector<std::vector<Digest>> digests_;  ///< by op, of the program's first run
   std::optional<First> first_;
+  std::vector<Digest> watched_;  ///< before the present op
+  std::optional<UnsaidWrite> unsaid_write_;
   std::int32_t last_op_ = profiler::kNone;
   std::int64_t unread_ = 0;
   Run run_ = Run::kProgram;
 };
 
-/// The operator of the checks.
-torch::jit::RegisterOperators register_check_operator();
+/// The operators of the checks.
+torch::jit::RegisterOperators register_check_operators();
 
 }  // namespace stowage

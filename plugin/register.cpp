@@ -13,7 +13,7 @@ const torch::jit::RegisterOperators kRegionOperator = stowage::register_region_o
 const torch::jit::RegisterOperators kProfileOperators = stowage::register_profile_operators();
 const torch::jit::RegisterOperators kNameOperator = stowage::register_name_operator();
 const torch::jit::RegisterOperators kPointOperators = stowage::register_point_operators();
-const torch::jit::RegisterOperators kCheckOperator = stowage::register_check_operator();
+const torch::jit::RegisterOperators kCheckOperators = stowage::register_check_operators();
 
 }  // namespace
 

@@ -99,6 +99,11 @@ Verdict Verifier::run(Stack& stack, const RunPlanned& run_planned) const {
   start_again();
   run_program(Checks::Run::kProgramAgain);
   verdict.difference = checks.first() ? describe(checks) : nlohmann::json{{"text", difference}};
+  if (const auto& unsaid = checks.unsaid_write()) {
+    verdict.difference["cause"] =
+        fmt::format("{} writes '{}', which its schema does not say", op_text(run_, unsaid->op),
+                    watched_values(facts_.ops[index(unsaid->op)])[unsaid->position]->debugName());
+  }
   return verdict;
 }
 
@@ -182,9 +187,11 @@ void VerifyTotal::add(const Verdict& verdict, const std::string& region) {
     first_difference = verdict.difference;
     first_difference["planned_run"] = planned_run;
     first_difference["text"] = text;
-    const std::string nearby = verdict.difference.value("nearby", "");
-    note(fmt::format("'{}': {}{}; the unplanned results are given", region, text,
-                     nearby.empty() ? "" : fmt::format(" ({})", nearby)));
+    std::string more;
+    for (const char* key : {"cause", "nearby"}) {
+      if (verdict.difference.contains(key)) more += "; " + verdict.difference.at(key).get<std::string>();
+    }
+    note(fmt::format("'{}': {}{}; the unplanned results are given", region, text, more));
   }
 }
 

@@ -53,7 +53,7 @@ def _verdict(region: dict[str, Any]) -> str:
     verified, differing, unverified = _runs(region)
     parts = []
     if differing:
-        parts.append(region["first_difference"]["text"])
+        parts += [region["first_difference"][key] for key in ("text", "cause") if key in region["first_difference"]]
         parts.append(f"{differing} of {verified + differing} planned runs differ")
     elif verified:
         parts.append(f"{verified} planned {'run' if verified == 1 else 'runs'} verified, {region['ops']} ops each, all equal")

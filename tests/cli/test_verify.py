@@ -207,4 +207,6 @@ def test_wrong_step_of_a_script_is_named(verify: Verify, training: None) -> None
     assert right.startswith("Sequential: 5 planned runs verified, ")
     line = TRAINING[:TRAINING.index("product =")].count("\n") + 1
     assert f"'product.1' (aten::mul, train.py:{line}): output 0 differs from the unplanned run in " in wrong
-    assert wrong.endswith("; planned run 1; 5 of 5 planned runs differ")
+    assert "; planned run 1; op " in wrong
+    assert wrong.endswith("(verify_script::change, train.py:" + str(line - 1) + ") writes 'x.1', which its schema does "
+                          "not say; 5 of 5 planned runs differ")

@@ -244,7 +244,11 @@ def test_op_that_runs_on_the_wrong_side_of_a_write_is_named(capfd):
         f"{found['differing_bytes']} of 4000 bytes, first at byte {found['first_byte']}; planned run 1"
     )
     assert found["text"] == text
-    assert f"{region['name']}: {text}; 5 of 5 planned runs differ" in stowage.report().splitlines()
+    assert re.fullmatch(
+        r"op \d+ 's.1' \(stowage_verify::set_unsaid, <string>:5\) writes 'x.1', which its schema does not say",
+        found["cause"],
+    )
+    assert f"{region['name']}: {text}; {found['cause']}; 5 of 5 planned runs differ" in stowage.report().splitlines()
     told = capfd.readouterr().err
     assert told.count(text) == 1 and "reads 'a.1' at [" in told and told.endswith("; the unplanned results are given\n")
 
@@ -280,6 +284,7 @@ def step(x):
     found = newest_region()["first_difference"]
     assert (found["kind"], found["by_itself"]) == ("stowage_verify::count", True)
     assert "two unplanned runs differ there, too" in found["text"]
+    assert "cause" not in found
 
 
 def test_plan_that_raises_where_the_program_does_not():
