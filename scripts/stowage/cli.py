@@ -30,7 +30,7 @@ Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="How many ro
 
 @app.callback()
 def stowage() -> None:
-    """Shows what stowage measured and planned, from the store that a training run wrote. Checks a run that is planned."""
+    """Shows what stowage measured and planned, from the store that a training run wrote; checks planned runs."""
 
 
 @app.command(epilog="Example: stowage info profile.db")
@@ -181,7 +181,7 @@ def sql(store: StorePath,
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
              epilog="Example: stowage verify train.py --epochs 1")
 def verify(script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file that trains with stowage.")],
-           arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script takes.")] = None,
+           arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="What it takes.")] = None,
            as_json: Annotated[bool, typer.Option("--json", help="Print JSON; what the script prints goes to stderr.")]
            = False) -> None:
     """Runs a script and compares planned runs with unplanned ones.
@@ -208,7 +208,7 @@ def verify(script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Pytho
         note(f"nothing was verified: {reason}")
     if script_exit:
         note(f"'{script}' ended with exit code {script_exit}; the rest of it was not verified")
-    sys.exit(script_exit or not (lines and all_equal(status)))
+    sys.exit(script_exit or (0 if lines and all_equal(status) else 1))
 
 
 def cut(rows: list[Row], limit: int | None, default: int, as_json: bool, what: str) -> list[Row]:

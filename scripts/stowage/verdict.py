@@ -20,8 +20,8 @@ def verified_regions(status: dict[str, Any]) -> list[dict[str, Any]]:
 
 def all_equal(status: dict[str, Any]) -> bool:
     """Whether any planned run was verified, and none differed from the unplanned run."""
-    regions = status["regions"]
-    return any(region["verified_runs"] for region in regions) and not any(region["differing_runs"] for region in regions)
+    verified, differing, _ = map(any, zip(*map(_runs, status["regions"])))
+    return verified and not differing
 
 
 def why_nothing_ran(status: dict[str, Any]) -> list[str]:
@@ -56,7 +56,8 @@ def _verdict(region: dict[str, Any]) -> str:
         parts += [region["first_difference"][key] for key in ("text", "cause") if key in region["first_difference"]]
         parts.append(f"{differing} of {verified + differing} planned runs differ")
     elif verified:
-        parts.append(f"{verified} planned {'run' if verified == 1 else 'runs'} verified, {region['ops']} ops each, all equal")
+        runs = "1 planned run" if verified == 1 else f"{verified} planned runs"
+        parts.append(f"{runs} verified, {region['ops']} ops each, all equal")
     if region["unread_values"]:
         parts.append(f"{region['unread_values']} results not compared: no plain tensors on the CPU")
     if unverified:

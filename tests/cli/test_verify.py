@@ -96,7 +96,8 @@ def test_no_run_that_was_verified_is_no_success(verify: Verify, tmp_path: Path) 
                   "or train through stowage.capture"]),
     ],
 )
-def test_nothing_planned_says_why(verify: Verify, tmp_path: Path, regions: list, left_alone: list, reasons: list) -> None:
+def test_nothing_planned_says_why(
+        verify: Verify, tmp_path: Path, regions: list, left_alone: list, reasons: list) -> None:
     write_script(tmp_path, *regions, left_alone=left_alone)
     result = verify("train.py")
     assert (result.returncode, result.stdout) == (1, "1 True\n")

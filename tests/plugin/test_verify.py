@@ -77,7 +77,7 @@ def perceptron() -> nn.Module:
 
 def convolutions() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(8 * 49, 10)
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(392, 10)
     )
 
 
@@ -214,7 +214,7 @@ def step(x):
     assert ctypes.string_at(*noticed[-1]).endswith(3000 * b"\xff")  # small results may have come to lie before
 
 
-# --- what is wrong -----------------------------------------------------------------------------------------------------
+# --- what is wrong ---------------------------------------------------------------------------------------------------
 
 # To have the product before the large tensors pays: it frees `a`. But it reads what `set_unsaid` writes.
 UNSAID = """
