@@ -20,8 +20,8 @@ def verified_regions(status: dict[str, Any]) -> list[dict[str, Any]]:
 
 def all_equal(status: dict[str, Any]) -> bool:
     """Whether any planned run was verified, and none differed from the unplanned run."""
-    verified, differing, _ = map(any, zip(*map(_runs, status["regions"])))
-    return verified and not differing
+    runs = [_runs(region) for region in status["regions"]]
+    return any(verified for verified, _, _ in runs) and not any(differing for _, differing, _ in runs)
 
 
 def why_nothing_ran(status: dict[str, Any]) -> list[str]:
