@@ -2,8 +2,8 @@
 """The lowest peak of a step as an integer program, solved by HiGHS.
 
 For ops u and v, `first[u, v]` is 1 if u runs before v: a linear order, so of every three ops no cycle. A tensor lives
-before v if its allocating op runs before v and some user does not. The peak is no less, at any v, than what lives before
-it and v's own rise; the rise is the lower one, with reuse, only if all other users of an input run before v.
+before v if its allocating op runs before v and some user does not. The peak is no less, at any v, than what lives
+before it and v's own rise; the rise is the lower one, with reuse, only if all other users of an input run before v.
 """
 
 import highspy

@@ -4,23 +4,7 @@ pointwise kind: the reuse candidates are those written down."""
 
 from random import Random
 
-
-class StepWriter:
-    """Collects tensors and ops; ids are indices."""
-
-    def __init__(self, name: str) -> None:
-        self.step = {"format": "stowage-step/1", "name": name, "tensors": [], "ops": []}
-
-    def tensor(self, size_bytes: int, **fields: object) -> int:
-        tensors = self.step["tensors"]
-        tensors.append({"id": len(tensors), "size_bytes": size_bytes, "persistent": False, "output": False, **fields})
-        return len(tensors) - 1
-
-    def op(self, name: str, reads: list[int], allocates: list[int], writes: list[int] = [], **fields: object) -> int:
-        ops = self.step["ops"]
-        ops.append({"id": len(ops), "name": name, "kind": "test", "reads": reads, "writes": writes,
-                    "allocates": allocates, **fields})
-        return len(ops) - 1
+from support.step_writer import StepWriter
 
 
 def random_step(seed: int, op_count: int, with_reuse: bool) -> dict:
@@ -42,7 +26,7 @@ def random_step(seed: int, op_count: int, with_reuse: bool) -> dict:
         makes = [writer.tensor(random.choice(sizes), alignment_bytes=1, output=random.random() < 0.1,
                                external=random.random() < 0.05) for _ in range(random.choice([0, 1, 1, 1, 2]))]
         if with_reuse and makes and random.random() < 0.7:
-            reuses = choose_reuses(random, tensors, reads, makes[-1])
+            reuses = choose_reuses(random, tensors, [tensor for tensor in reads if tensor not in writes], makes[-1])
             fields |= {"reuses": reuses} if reuses else {}
         allocates = list(makes)
         if random.random() < 0.3:
@@ -52,13 +36,13 @@ def random_step(seed: int, op_count: int, with_reuse: bool) -> dict:
             events = [{"allocate": tensor} for tensor in allocates]
             events.insert(random.randrange(position + 1, len(events) + 1), {"free": workspace})
             fields["events"] = events
-        writer.op(f"op_{op}", reads, allocates, writes, **fields)
+        writer.op(f"op_{op}", "test", reads, allocates, writes, **fields)
         usable += makes
     return writer.step
 
 
-def choose_reuses(random: Random, tensors: list[dict], reads: list[int], output: int) -> list[dict]:
-    own = [tensor for tensor in reads
+def choose_reuses(random: Random, tensors: list[dict], only_read: list[int], output: int) -> list[dict]:
+    own = [tensor for tensor in only_read
            if not tensors[tensor]["persistent"] and not tensors[tensor]["output"] and not tensors[tensor]["external"]]
     if not own or tensors[output]["external"]:
         return []
@@ -68,9 +52,9 @@ def choose_reuses(random: Random, tensors: list[dict], reads: list[int], output:
 
 
 def training_step(seed: int, most_ops: int) -> dict:
-    """The shape of a training step: a chain of layers with branches that join again, backward in the opposite order with
-    a gradient for each weight, and updates that may run at any time after. It ends after `most_ops`, as if the first
-    layers were frozen."""
+    """The shape of a training step: a chain of layers with branches that join again, backward in the opposite order
+    with a gradient for each weight, and updates that may run at any time after. It ends after `most_ops`, as if the
+    first layers were frozen."""
     random = Random(seed)
     writer = StepWriter(f"training {seed} of {most_ops}")
     tensors = writer.step["tensors"]
@@ -81,14 +65,15 @@ def training_step(seed: int, most_ops: int) -> dict:
     def make(name: str, reads: list[int], size_bytes: int, reusable: int | None = None) -> int:
         output = writer.tensor(size_bytes, alignment_bytes=1)
         fields: dict[str, object] = {}
-        if reusable is not None and tensors[reusable]["size_bytes"] == size_bytes and not tensors[reusable]["persistent"]:
+        is_same = reusable is not None and tensors[reusable]["size_bytes"] == size_bytes
+        if is_same and not tensors[reusable]["persistent"]:
             fields["reuses"] = [{"output": output, "input": reusable}]
         allocates = [output]
         if random.random() < 0.25:
             workspace = writer.tensor(size(), alignment_bytes=1)
             allocates = [workspace, output]
             fields["events"] = [{"allocate": workspace}, {"allocate": output}, {"free": workspace}]
-        writer.op(name, reads, allocates, **fields)
+        writer.op(name, "test", reads, allocates, **fields)
         return output
 
     value = writer.tensor(size(), persistent=True)
@@ -116,7 +101,7 @@ def training_step(seed: int, most_ops: int) -> dict:
             weight_gradient = make("momentum", [weight_gradient, momentum], tensors[helper]["size_bytes"],
                                    weight_gradient)
         gradient = make("input_grad", [gradient, helper], tensors[entered]["size_bytes"])
-        writer.op("update", [weight_gradient], [], [helper])
+        writer.op("update", "test", [weight_gradient], [], [helper])
     return cut(writer.step, most_ops)
 
 

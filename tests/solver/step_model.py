@@ -125,7 +125,7 @@ class StepModel:
                     spans[tensor] = (starts.pop(tensor), clock)
                 elif reuse_of[tensor] >= 0:
                     reuse = Reuse(tensor, reuse_of[tensor])
-                    assert reuse in self.reuses[op] and self.can_reuse(op, reuse, done), f"op {op} may not reuse {reuse}"
+                    assert reuse in self.reuses[op] and self.can_reuse(op, reuse, done), f"op {op} may not {reuse}"
                     assert plan["offset_bytes"][reuse.output] == plan["offset_bytes"][reuse.input]
                     taken.add(reuse.input)
                     spans[reuse.input] = (starts.pop(reuse.input), clock)

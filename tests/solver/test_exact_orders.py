@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`stowage-solve order` finds the lowest peak there is: of small steps by trying every order, of larger ones by an integer
-program. A failure names the files of the steps, to be planned again."""
+"""`stowage-solve order` finds the lowest peak there is: of small steps by trying every order, of larger ones by an
+integer program. A failure names the files of the steps, to be planned again."""
 
 import json
 
@@ -12,7 +12,8 @@ from solver.step_model import StepModel
 
 SMALL = [random_step(seed, min(10, 1 + seed % 15), with_reuse=seed % 2 == 1) for seed in range(1000)]
 LARGER_OPS = [40 if seed % 5 == 0 else 11 + seed * 7 % 30 for seed in range(50)]
-LARGER = [step for seed, ops in enumerate(LARGER_OPS) for step in (training_step(seed, ops), random_step(seed, ops, True))]
+LARGER = [step for seed, ops in enumerate(LARGER_OPS)
+          for step in (training_step(seed, ops), random_step(seed, ops, with_reuse=True))]
 
 
 def faults_in(planned: dict, lowest: int) -> list[str]:
