@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -8,9 +9,12 @@
 #include <fmt/format.h>
 
 #include "solver/formats.h"
+#include "solver/text.h"
 
 namespace stowage::solver {
 namespace {
+
+constexpr std::int64_t kLimitBytes = std::int64_t{1} << 62;
 
 enum Column : std::size_t { kId, kLower, kUpper, kSize, kOffset, kAlignment, kColumnCount };
 constexpr std::array<std::string_view, kColumnCount> kColumnNames = {"id",   "lower",  "upper",
@@ -31,6 +35,9 @@ class CsvReader {
   explicit CsvReader(const std::string& file) : file_(file) { field_of_.fill(kAbsent); }
 
   std::vector<Buffer> read(std::string_view text) {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+    if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+    if (text.find('\0') != std::string_view::npos) refuse(fmt::format("it is not text; {}", kTakes));
     std::vector<Buffer> buffers;
     while (!text.empty()) {
       ++row_;
@@ -44,11 +51,12 @@ class CsvReader {
         buffers.push_back(read_buffer(split(line)));
       }
     }
-    if (buffers.empty()) refuse("no buffers; it takes a header id,lower,upper,size[,offset][,alignment] and rows");
+    if (buffers.empty()) refuse(fmt::format("no buffers; {}", kTakes));
     return buffers;
   }
 
  private:
+  static constexpr std::string_view kTakes = "it takes a header id,lower,upper,size[,offset][,alignment] and rows";
   static constexpr std::size_t kAbsent = std::numeric_limits<std::size_t>::max();
 
   [[noreturn]] void refuse(std::string_view cause) const {
@@ -64,12 +72,11 @@ class CsvReader {
     for (std::size_t field = 0; field < names.size(); ++field) {
       std::size_t column = 0;
       while (column < kColumnCount && kColumnNames[column] != names[field]) ++column;
-      constexpr std::size_t kLongest = 40;
-      const std::string_view name = names[field].substr(0, kLongest);
       if (column == kColumnCount) {
-        refuse(fmt::format("row 1: unknown column '{}'; the header is id,lower,upper,size[,offset][,alignment]", name));
+        refuse(fmt::format("row 1: unknown column {}; the header is id,lower,upper,size[,offset][,alignment]",
+                           quote(names[field])));
       }
-      if (field_of_[column] != kAbsent) refuse(fmt::format("row 1: column '{}' is there twice", name));
+      if (field_of_[column] != kAbsent) refuse(fmt::format("row 1: column '{}' is there twice", names[field]));
       field_of_[column] = field;
     }
     for (const Column column : {kId, kLower, kUpper, kSize}) {
@@ -95,24 +102,47 @@ class CsvReader {
     if (buffer.upper <= buffer.lower) {
       refuse(kUpper, fmt::format("{} is not above lower {}; upper is exclusive", buffer.upper, buffer.lower));
     }
-    if (buffer.alignment_bytes == 0) refuse(kAlignment, "0 is no alignment; use 1 for none");
-    const auto [taken, is_new] = row_of_id_.emplace(buffer.id, row_);
-    if (!is_new) refuse(kId, fmt::format("'{}' is taken by row {}", buffer.id, taken->second));
+    check_id(buffer.id);
+    check_place(buffer);
     return buffer;
+  }
+
+  void check_id(const std::string& id) {
+    const auto [taken, is_new] = row_of_id_.emplace(id, row_);
+    if (!is_new) refuse(kId, fmt::format("{} is taken by row {}", quote(id), taken->second));
+    const auto is_control = [](unsigned char letter) { return letter < ' '; };
+    if (std::any_of(id.begin(), id.end(), is_control)) {
+      refuse(kId, fmt::format("{} holds a control character", quote(id)));
+    }
+  }
+
+  void check_place(const Buffer& buffer) {
+    if (buffer.alignment_bytes == 0) refuse(kAlignment, "0 is no alignment; use 1 for none");
+    if (buffer.fixed_offset_bytes && *buffer.fixed_offset_bytes % buffer.alignment_bytes != 0) {
+      refuse(kOffset, fmt::format("{} is not a multiple of its alignment {}", *buffer.fixed_offset_bytes,
+                                  buffer.alignment_bytes));
+    }
+    // With padding in front of each, so that any layout can be counted in 63 bits.
+    const std::int64_t padded_bytes = buffer.size_bytes + (buffer.alignment_bytes - 1);
+    if (padded_bytes >= kLimitBytes - sum_bytes_) {
+      refuse(kSize, "the sizes up to this row, with padding for their alignment, sum to 2^62 B or more");
+    }
+    sum_bytes_ += padded_bytes;
   }
 
   std::int64_t to_number(Column column, std::string_view text) const {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool is_integer = error == std::errc() && end == text.data() + text.size();
-    if (!is_integer || value < 0 || value >= std::int64_t{1} << 62) {
-      refuse(column, fmt::format("'{}' is no integer from 0 to 2^62 - 1", text.substr(0, 40)));
+    if (!is_integer || value < 0 || value >= kLimitBytes) {
+      refuse(column, fmt::format("{} is no integer from 0 to 2^62 - 1", quote(text)));
     }
     return value;
   }
 
   const std::string& file_;
-  std::int64_t row_ = 0;  ///< from 1, the header's
+  std::int64_t row_ = 0;        ///< from 1, the header's
+  std::int64_t sum_bytes_ = 0;  ///< of the sizes so far, each with its padding
   std::size_t field_count_ = 0;
   std::array<std::size_t, kColumnCount> field_of_;  ///< by column: where in a row it stands
   std::unordered_map<std::string, std::int64_t> row_of_id_;

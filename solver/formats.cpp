@@ -15,6 +15,7 @@
 #include <zlib.h>
 
 #include "solver/pointwise.h"
+#include "solver/text.h"
 
 namespace stowage::solver {
 namespace {
@@ -70,13 +71,14 @@ class StepObject {
     const bool too_large =
         value.is_number_unsigned() && value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max();
     if (!value.is_number_integer() || too_large) {
-      refuse(fmt::format("field '{}' holds {}, which is no integer below 2^63", field, shorten(value)));
+      refuse(fmt::format("field '{}' holds {}, which is no integer below 2^63", field, describe(value)));
     }
     return value.get<std::int64_t>();
   }
 
  private:
-  static std::string shorten(const Json& value) {
+  static std::string describe(const Json& value) {
+    if (value.is_structured()) return value.is_array() ? "a list" : "an object";  // of any depth
     constexpr std::size_t kLongest = 40;
     std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
     if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
@@ -145,6 +147,7 @@ std::vector<Event> to_events(const StepObject& object, const std::string& file, 
     const StepObject event(file, fmt::format("{}: event {}", place, index), list[index]);
     const bool allocates = event.has("allocate");
     const char* field = allocates ? "allocate" : "free";
+    if (allocates && event.has("free")) event.refuse("fields 'allocate' and 'free' are both there; write two events");
     events.push_back(
         {allocates ? Event::Kind::kAllocate : Event::Kind::kFree, tensors.find(event, field, event.get(field))});
     if (allocates) allocated.push_back(events.back().tensor);
@@ -183,11 +186,18 @@ std::vector<Reuse> derive_reuses(const Problem& problem, const Op& op) {
 }
 
 Json parse_json(std::string_view text, const std::string& file) {
+  if (text.empty()) {
+    throw std::invalid_argument(
+        fmt::format("cannot read step '{}': it is empty; it takes the format {}", file, kStepFormat));
+  }
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
     throw std::invalid_argument(fmt::format("cannot read step '{}': not valid JSON at byte {}; it takes the format {}",
                                             file, error.byte, kStepFormat));
+  } catch (const Json::out_of_range&) {
+    throw std::invalid_argument(
+        fmt::format("cannot read step '{}': it holds a number beyond 10^308; no field takes one", file));
   }
 }
 
@@ -197,7 +207,7 @@ Problem parse_step(std::string_view text, const std::string& file) {
   const Json json = parse_json(text, file);
   const StepObject step(file, "", json);
   if (const std::string format = step.text("format"); format != kStepFormat) {
-    step.refuse(fmt::format("its format is '{}', this build reads '{}'", format, kStepFormat));
+    step.refuse(fmt::format("its format is {}, this build reads '{}'", quote(format), kStepFormat));
   }
   Problem problem;
   problem.name = step.text("name");

@@ -7,13 +7,15 @@
 
 #include <fmt/format.h>
 
+#include "solver/text.h"
+
 namespace stowage::solver {
 namespace {
 
 constexpr std::int32_t kNobody = -1;
 
 std::string tensor_text(const Problem& problem, std::int32_t tensor) {
-  return fmt::format("tensor {} '{}'", tensor, problem.tensors[tensor].name);
+  return fmt::format("tensor {} {}", tensor, quote(problem.tensors[tensor].name));
 }
 
 std::optional<std::string> find_tensor_fault(const Problem& problem) {
@@ -49,7 +51,9 @@ class OpChecker {
 
   std::optional<std::string> find_fault(std::int32_t op_id) {
     const Op& op = problem_.ops[op_id];
-    const auto fault = [&](const std::string& text) { return fmt::format("op {} '{}': {}", op_id, op.name, text); };
+    const auto fault = [&](const std::string& text) {
+      return fmt::format("op {} {}: {}", op_id, quote(op.name), text);
+    };
     for (const std::int32_t earlier : op.after) {
       if (earlier < 0 || earlier >= op_id) {
         return fault(fmt::format("'after' names op {}, which is not an earlier op", earlier));
@@ -166,7 +170,7 @@ std::optional<std::string> find_fault(const Problem& problem) {
 
 void check(const Problem& problem) {
   if (const auto fault = find_fault(problem)) {
-    throw std::invalid_argument(fmt::format("cannot plan '{}': {}", problem.name, *fault));
+    throw std::invalid_argument(fmt::format("cannot plan {}: {}", quote(problem.name), *fault));
   }
 }
 
