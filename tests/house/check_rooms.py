@@ -32,6 +32,7 @@ ROOMS = (
     Room("plugin/", own=("plugin/", "profiler/", "solver/"),
          third_party=("fmt/", "nlohmann/", "torch/", "ATen/", "c10/")),
     Room("tests/solver/", own=("solver/", "tests/support/"), third_party=(*TEST_LIBRARIES, "nlohmann/", "zlib.h")),
+    Room("tests/fuzz/", own=("solver/", "tests/fuzz/")),
     Room("tests/profiler/", own=("profiler/", "tests/support/"), third_party=(*TEST_LIBRARIES, "sqlite3.h")),
     Room("tests/plugin/planned_allocator", own=("plugin/planned_allocator.h", "tests/support/"),
          third_party=TEST_LIBRARIES),
