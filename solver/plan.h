@@ -62,7 +62,8 @@ struct Plan {
 
   /// Height of the layout.
   std::int64_t arena_bytes = 0;
-  /// Largest sum of aligned sizes of slots live at once in this order: no layout is lower.
+  /// No layout of this order is lower: the largest sum of aligned sizes of slots live at once, or more if an exhaustive
+  /// search has proven that nothing fits in that.
   std::int64_t arena_bound_bytes = 0;
   Status layout_status = Status::kFeasible;
 

@@ -91,6 +91,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "sums: program_peak_bytes is 163, the replay finds 162"},
         Mutation{"WrongArenaBound", [](Plan& p) { p.arena_bound_bytes -= 1; },
                  "sums: arena_bound_bytes is 109, the replay finds 110"},
+        Mutation{"ArenaBoundAboveArena", [](Plan& p) { p.arena_bound_bytes += 1; },
+                 "sums: arena_bound_bytes is 111, the replay finds 110"},
         Mutation{"BoundAbovePeak", [](Plan& p) { p.bound_bytes = 200; },
                  "sums: bound_bytes 200 is above peak_bytes 112"},
         Mutation{"FalseOptimum", [](Plan& p) { p.bound_bytes = 100; },
