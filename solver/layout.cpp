@@ -10,15 +10,18 @@
 
 #include <fmt/format.h>
 
+#include "solver/layout_model.h"
+#include "solver/layout_race.h"
+#include "solver/packing.h"
+
 namespace stowage::solver {
 namespace {
 
-bool overlap_in_time(const Buffer& left, const Buffer& right) {
-  return left.lower < right.upper && right.lower < left.upper;
-}
-
-std::int64_t round_up(std::int64_t bytes, std::int64_t alignment_bytes) {
-  return (bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+/// Both with fixed offsets.
+bool overlap_fixed(const Buffer& left, const Buffer& right) {
+  return left.lower < right.upper && right.lower < left.upper &&
+         *left.fixed_offset_bytes < *right.fixed_offset_bytes + right.size_bytes &&
+         *right.fixed_offset_bytes < *left.fixed_offset_bytes + left.size_bytes;
 }
 
 void check_buffers(const std::vector<Buffer>& buffers) {
@@ -50,174 +53,11 @@ void check_buffers(const std::vector<Buffer>& buffers) {
   }
 }
 
-/// Buffers placed so far, lowest first.
-class Packing {
- public:
-  explicit Packing(const std::vector<Buffer>& buffers) : buffers_(buffers), offset_bytes_(buffers.size()) {}
-
-  /// Returns a buffer that is in the way, or nothing once `id` is placed.
-  std::optional<std::int32_t> place_fixed(std::int32_t id) {
-    const Buffer& buffer = buffers_[id];
-    const std::int64_t offset_bytes = *buffer.fixed_offset_bytes;
-    for (const std::int32_t other : placed_) {
-      const bool apart = offset_bytes + buffer.size_bytes <= offset_bytes_[other] || end_bytes(other) <= offset_bytes;
-      if (!apart && overlap_in_time(buffer, buffers_[other])) return other;
-    }
-    insert(id, offset_bytes);
-    return std::nullopt;
-  }
-
-  /// Into the lowest gap that holds it, or into the tightest.
-  void place(std::int32_t id, bool tightest) {
-    const Buffer& buffer = buffers_[id];
-    std::int64_t gap_start_bytes = 0;
-    std::int64_t best_offset_bytes = -1;
-    std::int64_t best_slack_bytes = std::numeric_limits<std::int64_t>::max();
-    for (const std::int32_t other : placed_) {
-      if (!overlap_in_time(buffer, buffers_[other])) continue;
-      const std::int64_t offset_bytes = round_up(gap_start_bytes, buffer.alignment_bytes);
-      const std::int64_t slack_bytes = offset_bytes_[other] - offset_bytes - buffer.size_bytes;
-      if (slack_bytes >= 0 && slack_bytes < best_slack_bytes) {
-        best_offset_bytes = offset_bytes;
-        best_slack_bytes = slack_bytes;
-        if (!tightest || slack_bytes == 0) break;
-      }
-      gap_start_bytes = std::max(gap_start_bytes, end_bytes(other));
-    }
-    if (best_offset_bytes < 0) best_offset_bytes = round_up(gap_start_bytes, buffer.alignment_bytes);
-    insert(id, best_offset_bytes);
-  }
-
-  std::int64_t end_bytes(std::int32_t id) const { return offset_bytes_[id] + buffers_[id].size_bytes; }
-  std::int64_t height_bytes() const { return height_bytes_; }
-  const std::vector<std::int64_t>& offset_bytes() const { return offset_bytes_; }
-
- private:
-  void insert(std::int32_t id, std::int64_t offset_bytes) {
-    offset_bytes_[id] = offset_bytes;
-    if (buffers_[id].size_bytes == 0) return;  // in nobody's way
-    height_bytes_ = std::max(height_bytes_, end_bytes(id));
-    const auto above =
-        std::upper_bound(placed_.begin(), placed_.end(), offset_bytes,
-                         [this](std::int64_t bytes, std::int32_t other) { return bytes < offset_bytes_[other]; });
-    placed_.insert(above, id);
-  }
-
-  const std::vector<Buffer>& buffers_;
-  std::vector<std::int64_t> offset_bytes_;
-  std::vector<std::int32_t> placed_;
-  std::int64_t height_bytes_ = 0;
-};
-
-class LayoutSearch {
- public:
-  LayoutSearch(const std::vector<Buffer>& buffers, const LayoutLimits& limits)
-      : buffers_(buffers), limits_(limits), fixed_(buffers) {
-    best_.bound_bytes = find_layout_bound(buffers);
-    for (std::int32_t id = 0; id < std::ssize(buffers); ++id) {
-      if (!buffers[id].fixed_offset_bytes) {
-        movable_.push_back(id);
-      } else if (const auto other = fixed_.place_fixed(id)) {
-        throw std::invalid_argument(fmt::format("cannot lay out buffer '{}': its fixed offset overlaps that of '{}'",
-                                                buffers[id].id, buffers[*other].id));
-      }
-    }
-  }
-
-  Layout find() {
-    if (limits_.capacity_bytes && best_.bound_bytes > *limits_.capacity_bytes) {
-      best_.status = Status::kInfeasible;
-      return best_;
-    }
-    run_portfolio();
-    improve();
-    if (limits_.capacity_bytes && best_.height_bytes > *limits_.capacity_bytes) {
-      best_.offset_bytes.clear();
-      best_.status = Status::kTimedOut;
-    } else {
-      best_.status = best_.height_bytes == best_.bound_bytes ? Status::kOptimal : Status::kFeasible;
-    }
-    return best_;
-  }
-
- private:
-  using Ids = std::vector<std::int32_t>;
-  using Sequence = std::pair<Ids, bool>;  // what to place in which order, and whether into the tightest gap
-
-  std::int64_t target_bytes() const {
-    return limits_.capacity_bytes ? std::max(*limits_.capacity_bytes, best_.bound_bytes) : best_.bound_bytes;
-  }
-
-  bool is_done() const {
-    return tried_ && (best_.height_bytes <= target_bytes() || nodes_ >= limits_.node_limit ||
-                      std::chrono::steady_clock::now() >= limits_.deadline);
-  }
-
-  Packing pack(const Sequence& sequence) {
-    Packing packing = fixed_;
-    for (const std::int32_t id : sequence.first) packing.place(id, sequence.second);
-    nodes_ += std::ssize(sequence.first);
-    if (!tried_ || packing.height_bytes() < best_.height_bytes) {
-      best_.height_bytes = packing.height_bytes();
-      best_.offset_bytes = packing.offset_bytes();
-      best_sequence_ = sequence;
-      tried_ = true;
-    }
-    return packing;
-  }
-
-  void run_portfolio() {
-    const auto length = [this](std::int32_t id) { return buffers_[id].upper - buffers_[id].lower; };
-    const auto area = [&](std::int32_t id) {
-      return static_cast<double>(buffers_[id].size_bytes) * static_cast<double>(length(id));
-    };
-    using Less = std::function<bool(std::int32_t, std::int32_t)>;
-    const std::vector<Less> keys = {
-        [&](auto left, auto right) { return buffers_[left].size_bytes > buffers_[right].size_bytes; },
-        [&](auto left, auto right) { return area(left) > area(right); },
-        [&](auto left, auto right) { return length(left) > length(right); },
-        [&](auto left, auto right) { return buffers_[left].lower < buffers_[right].lower; },
-        [&](auto left, auto right) { return buffers_[left].upper > buffers_[right].upper; },
-    };
-    for (const Less& key : keys) {
-      Ids ids = movable_;
-      std::stable_sort(ids.begin(), ids.end(), key);
-      for (const bool tightest : {false, true}) {
-        if (is_done()) return;
-        pack({ids, tightest});
-      }
-    }
-  }
-
-  /// Again and again, whatever makes a packing as high as the best one moves far to the front of the sequence.
-  void improve() {
-    Sequence sequence = best_sequence_;
-    while (!is_done()) {
-      const Packing packing = pack(sequence);
-      Ids& ids = sequence.first;
-      for (std::int32_t position = 0; position < std::ssize(ids); ++position) {
-        if (packing.end_bytes(ids[position]) < best_.height_bytes) continue;
-        std::rotate(ids.begin() + position / 8, ids.begin() + position, ids.begin() + position + 1);
-      }
-    }
-  }
-
-  const std::vector<Buffer>& buffers_;
-  const LayoutLimits limits_;
-  Packing fixed_;  ///< the buffers with fixed offsets alone
-  Ids movable_;
-  std::int64_t nodes_ = 0;
-  bool tried_ = false;
-  Sequence best_sequence_;
-  Layout best_;
-};
-
-}  // namespace
-
-std::int64_t find_layout_bound(const std::vector<Buffer>& buffers) {
+std::int64_t find_bound(const std::vector<Buffer>& buffers, const std::vector<std::int32_t>& ids) {
   std::vector<std::pair<std::int64_t, std::int64_t>> changes;  // step, bytes; ends sort before starts
   std::int64_t bound_bytes = 0;
-  for (const Buffer& buffer : buffers) {
+  for (const std::int32_t id : ids) {
+    const Buffer& buffer = buffers[id];
     changes.emplace_back(buffer.lower, buffer.size_bytes);
     changes.emplace_back(buffer.upper, -buffer.size_bytes);
     if (buffer.fixed_offset_bytes && buffer.size_bytes > 0) {
@@ -231,6 +71,214 @@ std::int64_t find_layout_bound(const std::vector<Buffer>& buffers) {
     bound_bytes = std::max(bound_bytes, live_bytes);
   }
   return bound_bytes;
+}
+
+/// Buffers that share no step with the rest, and the lowest layout of them so far.
+struct Component {
+  std::vector<std::int32_t> ids;
+  std::int64_t bound_bytes = 0;
+  std::int64_t height_bytes = 0;
+  std::vector<std::int32_t> sequence;  ///< ids that may move, in the order in which they were packed last
+  bool tightest = false;
+  std::optional<LayoutModel> model;
+  std::optional<LayoutRace> race;
+};
+
+class LayoutSearch {
+ public:
+  LayoutSearch(const std::vector<Buffer>& buffers, const LayoutLimits& limits)
+      : buffers_(buffers), limits_(limits), packing_(buffers), offset_bytes_(buffers.size(), 0) {
+    for (std::vector<std::int32_t>& ids : find_components(buffers)) {
+      Component& component = components_.emplace_back();
+      component.ids = std::move(ids);
+      component.bound_bytes = find_bound(buffers, component.ids);
+      component.height_bytes = kUnknown;
+      bound_bytes_ = std::max(bound_bytes_, component.bound_bytes);
+    }
+    for (std::int32_t id = 0; id < std::ssize(buffers); ++id) {
+      if (buffers[id].fixed_offset_bytes) offset_bytes_[id] = *buffers[id].fixed_offset_bytes;
+    }
+    for (const Component& component : components_) place_fixed(component);
+  }
+
+  Layout find() {
+    if (limits_.capacity_bytes && bound_bytes_ > *limits_.capacity_bytes) {
+      return {.offset_bytes = {}, .height_bytes = 0, .bound_bytes = bound_bytes_, .status = Status::kInfeasible};
+    }
+    for (Component& component : components_) run_portfolio(component);
+    search();
+    Layout layout{.offset_bytes = {}, .height_bytes = height_bytes(), .bound_bytes = bound_bytes_};
+    if (limits_.capacity_bytes && layout.height_bytes > *limits_.capacity_bytes) {
+      layout.status = bound_bytes_ > *limits_.capacity_bytes ? Status::kInfeasible : Status::kTimedOut;
+    } else {
+      layout.offset_bytes = std::move(offset_bytes_);
+      layout.status = layout.height_bytes == bound_bytes_ ? Status::kOptimal : Status::kFeasible;
+    }
+    return layout;
+  }
+
+ private:
+  using Ids = std::vector<std::int32_t>;
+
+  /// An exact search with more pairs that share a step is too slow to be of use.
+  static constexpr std::int64_t kMaxOverlaps = 2'000'000;
+  static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::max();
+
+  std::int64_t height_bytes() const {
+    std::int64_t height_bytes = 0;
+    for (const Component& component : components_) height_bytes = std::max(height_bytes, component.height_bytes);
+    return height_bytes;
+  }
+
+  /// What a component need not go below.
+  std::int64_t target_bytes() const { return std::max(limits_.capacity_bytes.value_or(0), bound_bytes_); }
+
+  bool is_out() const { return nodes_ >= limits_.node_limit || std::chrono::steady_clock::now() >= limits_.deadline; }
+
+  void raise_bound(Component& component, std::int64_t bound_bytes) {
+    component.bound_bytes = std::max(component.bound_bytes, bound_bytes);
+    bound_bytes_ = std::max(bound_bytes_, component.bound_bytes);
+  }
+
+  void place_fixed(const Component& component) {
+    for (const std::int32_t id : component.ids) {
+      if (!buffers_[id].fixed_offset_bytes || packing_.place_fixed(id)) continue;
+      for (const std::int32_t other : component.ids) {
+        if (other == id || !buffers_[other].fixed_offset_bytes || !overlap_fixed(buffers_[id], buffers_[other]))
+          continue;
+        throw std::invalid_argument(fmt::format("cannot lay out buffer '{}': its fixed offset overlaps that of '{}'",
+                                                buffers_[id].id, buffers_[other].id));
+      }
+    }
+  }
+
+  /// Packs the component in its sequence. Returns whether it was not cut short, which a first packing never is.
+  bool pack(Component& component) {
+    packing_.clear();
+    place_fixed(component);
+    for (const std::int32_t id : component.sequence) {
+      if (component.height_bytes != kUnknown && nodes_ % 64 == 0 && is_out()) return false;
+      packing_.place(id, component.tightest);
+      ++nodes_;
+    }
+    std::int64_t height_bytes = 0;
+    for (const std::int32_t id : component.ids) height_bytes = std::max(height_bytes, packing_.end_bytes(id));
+    if (height_bytes >= component.height_bytes) return true;
+    component.height_bytes = height_bytes;
+    for (const std::int32_t id : component.ids) offset_bytes_[id] = packing_.offset_bytes()[id];
+    return true;
+  }
+
+  void run_portfolio(Component& component) {
+    Ids movable;
+    for (const std::int32_t id : component.ids) {
+      if (!buffers_[id].fixed_offset_bytes) movable.push_back(id);
+    }
+    std::sort(movable.begin(), movable.end());
+    const auto length = [this](std::int32_t id) { return buffers_[id].upper - buffers_[id].lower; };
+    const auto area = [&](std::int32_t id) {
+      return static_cast<double>(buffers_[id].size_bytes) * static_cast<double>(length(id));
+    };
+    using Less = std::function<bool(std::int32_t, std::int32_t)>;
+    const std::vector<Less> keys = {
+        [&](auto left, auto right) { return buffers_[left].size_bytes > buffers_[right].size_bytes; },
+        [&](auto left, auto right) { return area(left) > area(right); },
+        [&](auto left, auto right) { return length(left) > length(right); },
+        [&](auto left, auto right) { return buffers_[left].lower < buffers_[right].lower; },
+        [&](auto left, auto right) { return buffers_[left].upper > buffers_[right].upper; },
+    };
+    Ids best_sequence;
+    bool best_tightest = false;
+    for (const Less& key : keys) {
+      Ids ids = movable;
+      std::stable_sort(ids.begin(), ids.end(), key);
+      for (const bool tightest : {false, true}) {
+        if (component.height_bytes != kUnknown && (component.height_bytes <= target_bytes() || is_out())) break;
+        const std::int64_t before_bytes = component.height_bytes;
+        component.sequence = ids;
+        component.tightest = tightest;
+        pack(component);
+        if (component.height_bytes == before_bytes) continue;
+        best_sequence = ids;
+        best_tightest = tightest;
+      }
+    }
+    component.sequence = std::move(best_sequence);
+    component.tightest = best_tightest;
+  }
+
+  void search() {
+    for (std::int64_t effort = 1; !is_out(); effort *= 2) {
+      bool is_open = false;
+      for (Component& component : components_) {
+        if (component.height_bytes <= target_bytes() || component.bound_bytes > target_bytes()) continue;
+        is_open = true;
+        repack(component, 8 * effort);
+        search_exactly(component, effort);
+      }
+      if (!is_open) return;
+    }
+  }
+
+  /// Again and again, whatever makes a packing as high as the best one moves far to the front of the sequence.
+  void repack(Component& component, std::int64_t times) {
+    Ids& ids = component.sequence;
+    while (times-- > 0 && component.height_bytes > target_bytes() && pack(component)) {
+      for (std::int32_t position = 0; position < std::ssize(ids); ++position) {
+        if (packing_.end_bytes(ids[position]) < component.height_bytes) continue;
+        std::rotate(ids.begin() + position / 8, ids.begin() + position, ids.begin() + position + 1);
+      }
+    }
+  }
+
+  /// Tries the target, then heights half way between those that were too hard and the best.
+  void search_exactly(Component& component, std::int64_t effort) {
+    if (!component.model && count_overlaps(buffers_, component.ids) > kMaxOverlaps) return;
+    if (!component.model) {
+      component.model = make_layout_model(buffers_, component.ids);
+      component.race.emplace(*component.model, limits_.thread_count);
+    }
+    const std::int64_t unit_bytes = component.model->unit_bytes;
+    const std::int64_t nodes_each = effort * 4 * std::ssize(component.ids);
+    std::int64_t height = target_bytes() / unit_bytes;
+    while (!is_out()) {
+      const std::int64_t share = std::min(nodes_each, (limits_.node_limit - nodes_) / LayoutRace::search_count() + 1);
+      const FitResult result = component.race->run(height, share, limits_.deadline);
+      nodes_ += component.race->node_count();
+      if (result == FitResult::kImpossible) raise_bound(component, (height + 1) * unit_bytes);
+      if (result == FitResult::kFits) take(component);
+      if (limits_.capacity_bytes) return;
+      const std::int64_t best = component.height_bytes / unit_bytes;
+      if (result == FitResult::kFits) height = target_bytes() / unit_bytes;
+      if (best - height <= std::max<std::int64_t>(1, best / (64 * effort))) return;
+      height += (best - height) / 2;
+    }
+  }
+
+  void take(Component& component) {
+    component.height_bytes = 0;
+    for (std::int32_t index = 0; index < std::ssize(component.model->items); ++index) {
+      const std::int32_t id = component.model->items[index].buffer;
+      offset_bytes_[id] = component.race->offsets()[index] * component.model->unit_bytes;
+      component.height_bytes = std::max(component.height_bytes, offset_bytes_[id] + buffers_[id].size_bytes);
+    }
+  }
+
+  const std::vector<Buffer>& buffers_;
+  const LayoutLimits limits_;
+  Packing packing_;
+  std::vector<Component> components_;
+  std::vector<std::int64_t> offset_bytes_;  ///< of the lowest layout of each component
+  std::int64_t bound_bytes_ = 0;
+  std::int64_t nodes_ = 0;
+};
+
+}  // namespace
+
+std::int64_t find_layout_bound(const std::vector<Buffer>& buffers) {
+  std::vector<std::int32_t> ids(buffers.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  return find_bound(buffers, ids);
 }
 
 Layout lay_out(const std::vector<Buffer>& buffers, const LayoutLimits& limits) {

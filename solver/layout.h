@@ -27,10 +27,12 @@ struct Buffer {
 
 struct LayoutLimits {
   /// The search stops at the first layout that is no higher; without it, at the bound.
-  std::optional<std::int64_t> capacity_bytes;
+  std::optional<std::int64_t> capacity_bytes = std::nullopt;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   /// How many buffers may be placed, all tries together; the first try is always finished.
   std::int64_t node_limit = 1'000'000;
+  /// Threads to search on, at least 1. The layout does not depend on it.
+  int thread_count = 2;
 };
 
 struct Layout {
@@ -47,8 +49,9 @@ struct Layout {
 /// Largest sum of sizes at one step, or the highest end of a fixed buffer.
 std::int64_t find_layout_bound(const std::vector<Buffer>& buffers);
 
-/// Gives each buffer an offset so that no two that share a step overlap: a portfolio of greedy packings, then
-/// repacking with the buffers that stick out moved to the front. Deterministic unless the deadline cuts it short.
+/// Gives each buffer an offset so that no two that share a step overlap: a portfolio of greedy packings, then, for
+/// buffers connected in time that are not proven lowest, repacking with what sticks out moved to the front and exact
+/// search (Moffitt, "MiniMalloc", ASPLOS 2023) in turn. Deterministic unless the deadline cuts it short.
 /// Throws `std::invalid_argument` naming the buffer for one that is not well formed (`lower` not below `upper`,
 /// negative numbers, sizes that sum to 2^62 or more) and for fixed offsets that overlap or are not aligned.
 Layout lay_out(const std::vector<Buffer>& buffers, const LayoutLimits& limits = {});

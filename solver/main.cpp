@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -41,6 +42,7 @@ struct Arguments {
   std::string plan_path;
   std::string output_path;
   std::optional<std::int64_t> capacity_bytes;
+  std::int64_t layout_node_limit = std::numeric_limits<std::int64_t>::max();
 };
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -188,7 +190,7 @@ int run_layout(const Arguments& arguments) {
   const auto start = Clock::now();
   const Layout layout = lay_out(buffers, {.capacity_bytes = arguments.capacity_bytes,
                                           .deadline = deadline_after(arguments.options.deadline_ms),
-                                          .node_limit = arguments.options.node_limit});
+                                          .node_limit = arguments.layout_node_limit});
   const double seconds = seconds_since(start);
   const bool found = !layout.offset_bytes.empty();
   if (!arguments.output_path.empty() && found) {
@@ -231,9 +233,6 @@ void add_common_options(CLI::App& command, Arguments& arguments) {
   command.add_option("--deadline-ms", arguments.options.deadline_ms, "Stop searching after this time")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command.add_option("--node-limit", arguments.options.node_limit, "Stop searching after this many steps")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
 }
 
 int run(int argument_count, char** argument_values) {
@@ -257,6 +256,9 @@ int run(int argument_count, char** argument_values) {
   order->add_flag("--no-reuse", arguments.no_reuse, "Let no output take the memory of a dying input");
   order->footer("Example:\n  stowage-solve order step.json.gz --plan plan.json --json");
   add_common_options(*order, arguments);
+  order->add_option("--node-limit", arguments.options.node_limit, "Stop searching after this many steps")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
 
   CLI::App* layout = app.add_subcommand("layout", "Place buffers so that those alive together do not overlap");
   layout->add_option("FILE", arguments.file, "CSV with columns id,lower,upper,size[,offset][,alignment]")->required();
@@ -265,6 +267,10 @@ int run(int argument_count, char** argument_values) {
   layout->add_option("--output", arguments.output_path, "Write the buffers with their offsets as CSV");
   layout->footer("Example:\n  stowage-solve layout buffers.csv --capacity 1048576 --output placed.csv");
   add_common_options(*layout, arguments);
+  layout
+      ->add_option("--node-limit", arguments.layout_node_limit,
+                   "Stop searching after this many steps; no limit if absent")
+      ->check(CLI::NonNegativeNumber);
 
   try {
     app.parse(argument_count, argument_values);

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "solver/layout_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+namespace stowage::solver {
+namespace {
+
+constexpr std::size_t kDeadEndCount = std::size_t{1} << 16;
+
+std::uint64_t mix(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
+std::int64_t round_up(std::int64_t offset, std::int64_t alignment) {
+  return alignment == 1 ? offset : (offset + alignment - 1) / alignment * alignment;
+}
+
+bool is_twin(const LayoutItem& left, const LayoutItem& right) {
+  return left.first_section == right.first_section && left.end_section == right.end_section &&
+         left.step_count == right.step_count && left.size == right.size && left.alignment == right.alignment &&
+         left.fixed_offset < 0 && right.fixed_offset < 0;
+}
+
+}  // namespace
+
+FitSearch::FitSearch(const LayoutModel& model, std::string_view ranking, std::uint32_t seed)
+    : model_(model),
+      ranking_(ranking),
+      blur_(model.items.size(), 1.0),
+      twin_(model.items.size(), -1),
+      dead_ends_(kDeadEndCount) {
+  std::mt19937 engine(seed);
+  for (std::int32_t id = 0; id < std::ssize(model.items); ++id) {
+    if (seed != 0) blur_[id] = 0.75 + 0.5 * static_cast<double>(engine()) / 4294967296.0;
+    const LayoutItem& item = model.items[id];
+    for (const std::int32_t other : model.overlapping[id]) {
+      if (other < id && is_twin(item, model.items[other])) twin_[id] = other;
+    }
+    if (twin_[id] >= 0) blur_[id] = blur_[twin_[id]];
+  }
+}
+
+void FitSearch::forget() { std::fill(dead_ends_.begin(), dead_ends_.end(), DeadEnd{}); }
+
+FitResult FitSearch::run(std::int64_t capacity, const FitLimits& limits) {
+  if (capacity > capacity_) forget();
+  capacity_ = capacity;
+  limits_ = limits;
+  node_count_ = 0;
+  const std::size_t count = model_.items.size();
+  offset_.assign(count, kUnplaced);
+  solution_.assign(count, kUnplaced);
+  lowest_.assign(count, 0);
+  release_.assign(count, 0);
+  live_ = model_.live;
+  suspect_ = 0;
+  stamp_of_.assign(model_.section_count, 0);
+  left_.assign(model_.section_count, 0);
+  total_.assign(model_.section_count, 0);
+  crossing_.assign(model_.section_count, 0);
+  stack_.clear();
+  candidates_.clear();
+  changes_.clear();
+  for (std::int32_t id = 0; id < std::ssize(model_.items); ++id) {
+    const LayoutItem& item = model_.items[id];
+    lowest_[id] = release_[id] = std::max<std::int64_t>(item.fixed_offset, 0);
+    for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
+      total_[section] += item.size;
+      ++left_[section];
+      if (section + 1 < item.end_section) ++crossing_[section];
+    }
+    stack_.push_back(id);
+  }
+  if (!fits_sections(0, model_.section_count, 0)) return FitResult::kImpossible;
+  return search_part(0, model_.section_count, 0, count, 0);
+}
+
+std::uint64_t FitSearch::hash(std::int32_t item) const {
+  return mix((static_cast<std::uint64_t>(item) + 1) * 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(lowest_[item]));
+}
+
+bool FitSearch::is_out() const {
+  if (node_count_ >= limits_.node_limit) return true;
+  if (node_count_ % 256 != 0) return false;
+  return (limits_.cancelled != nullptr && limits_.cancelled->load(std::memory_order_relaxed)) ||
+         std::chrono::steady_clock::now() >= limits_.deadline;
+}
+
+void FitSearch::rank(std::size_t begin, std::size_t end) {
+  struct Keyed {
+    double keys[4];
+    std::int32_t item;
+  };
+  std::vector<Keyed> keyed;
+  keyed.reserve(end - begin);
+  for (std::size_t position = begin; position < end; ++position) {
+    const std::int32_t id = stack_[position];
+    const LayoutItem& item = model_.items[id];
+    Keyed entry{{}, id};
+    std::size_t count = 0;
+    for (const char letter : ranking_.substr(0, 4)) {
+      double value = 0;
+      switch (letter) {
+        case 'W':
+          value = static_cast<double>(item.step_count);
+          break;
+        case 'A':
+          value = static_cast<double>(item.step_count) * static_cast<double>(item.size);
+          break;
+        case 'Z':
+          value = static_cast<double>(item.size);
+          break;
+        case 'C':
+          value = item.end_section - item.first_section;
+          break;
+        case 'L':
+          value = item.first_section;
+          break;
+        case 'U':
+          value = item.end_section;
+          break;
+        case 'T':
+          value = static_cast<double>(
+              *std::max_element(total_.begin() + item.first_section, total_.begin() + item.end_section));
+          break;
+        default:
+          break;
+      }
+      entry.keys[count++] = -value * blur_[id];
+    }
+    keyed.push_back(entry);
+  }
+  std::sort(keyed.begin(), keyed.end(), [](const Keyed& left, const Keyed& right) {
+    for (int key = 0; key < 4; ++key) {
+      if (left.keys[key] != right.keys[key]) return left.keys[key] < right.keys[key];
+    }
+    return left.item < right.item;
+  });
+  for (std::size_t position = begin; position < end; ++position) stack_[position] = keyed[position - begin].item;
+}
+
+FitResult FitSearch::search_part(std::int32_t first_section, std::int32_t end_section, std::size_t begin,
+                                 std::size_t end, std::int64_t offset) {
+  rank(begin, end);
+  Group group{begin, end, first_section, end_section, ++ranking_count_, false, 0};
+  for (std::size_t position = begin; position < end; ++position) {
+    const std::int32_t item = stack_[position];
+    group.key += hash(item);
+    group.has_skipped = group.has_skipped || (lowest_[item] == offset && release_[item] > offset);
+  }
+  return search(group, {.offset = offset, .rank = -1});
+}
+
+FitResult FitSearch::search(Group group, Last last) {
+  if (group.begin == group.end) return FitResult::kFits;
+  DeadEnd& dead_end = dead_ends_[group.key % kDeadEndCount];
+  if (dead_end.key == group.key) {
+    const bool is_same_ranking = dead_end.ranking_id == kAnyRanking || dead_end.ranking_id == group.ranking_id;
+    if (last.offset > dead_end.offset ||
+        (last.offset == dead_end.offset && is_same_ranking && last.rank >= dead_end.rank)) {
+      return FitResult::kImpossible;
+    }
+  }
+  // An item left beneath this could be dropped into place there: no need to try higher ones first.
+  std::int64_t lowest_end = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t position = group.begin; position < group.end; ++position) {
+    const std::int32_t item = stack_[position];
+    lowest_end = std::min(lowest_end, lowest_[item] + model_.items[item].size);
+  }
+  const std::size_t first_candidate = candidates_.size();
+  for (std::size_t position = group.begin; position < group.end; ++position) {
+    const std::int32_t item = stack_[position];
+    const auto item_rank = static_cast<std::int32_t>(position - group.begin);
+    const std::int64_t offset = lowest_[item];
+    if (offset >= lowest_end || offset < last.offset || release_[item] > offset) continue;
+    if (offset == last.offset && item_rank < last.rank) continue;
+    if (twin_[item] >= 0 && offset_[twin_[item]] == kUnplaced) continue;
+    candidates_.push_back({offset, item_rank, item});
+  }
+  std::sort(candidates_.begin() + first_candidate, candidates_.end(),
+            [](const Candidate& left, const Candidate& right) {
+              return left.offset != right.offset ? left.offset < right.offset : left.rank < right.rank;
+            });
+  const std::size_t change_count = changes_.size();
+  const std::size_t candidate_count = candidates_.size();
+  FitResult result = FitResult::kImpossible;
+  for (std::size_t index = first_candidate; index < candidate_count; ++index) {
+    const Candidate candidate = candidates_[index];
+    result = try_item(group, candidate);
+    if (result != FitResult::kImpossible || must_stay(candidate)) break;
+  }
+  while (changes_.size() > change_count) {
+    const Change& change = changes_.back();
+    release_[change.item] = change.release;
+    changes_.pop_back();
+  }
+  candidates_.resize(first_candidate);
+  if (result == FitResult::kImpossible) {
+    const std::uint32_t ranking_id = last.rank < 0 && !group.has_skipped ? kAnyRanking : group.ranking_id;
+    dead_end = {group.key, last.offset, ranking_id, last.rank};
+  }
+  return result;
+}
+
+FitResult FitSearch::try_item(const Group& group, const Candidate& candidate) {
+  if (is_out()) return FitResult::kStopped;
+  ++node_count_;
+  const LayoutItem& item = model_.items[candidate.item];
+  const std::size_t change_count = changes_.size();
+  std::uint64_t key = group.key - hash(candidate.item);
+  offset_[candidate.item] = candidate.offset;
+  for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
+    total_[section] -= item.size;
+    --left_[section];
+    if (section + 1 < item.end_section) --crossing_[section];
+  }
+  FitResult result = FitResult::kImpossible;
+  if (place(group, candidate, key)) result = search_rest(group, candidate, key);
+  if (result == FitResult::kFits) solution_[candidate.item] = candidate.offset;
+  while (changes_.size() > change_count) {
+    const Change& change = changes_.back();
+    lowest_[change.item] = change.lowest;
+    release_[change.item] = change.release;
+    changes_.pop_back();
+  }
+  for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
+    total_[section] += item.size;
+    ++left_[section];
+    if (section + 1 < item.end_section) ++crossing_[section];
+  }
+  offset_[candidate.item] = kUnplaced;
+  return result;
+}
+
+bool FitSearch::place(const Group& group, const Candidate& candidate, std::uint64_t& key) {
+  const LayoutItem& item = model_.items[candidate.item];
+  const std::int64_t top = candidate.offset + item.size;
+  ++stamp_;
+  for (const std::int32_t other : model_.overlapping[candidate.item]) {
+    if (offset_[other] != kUnplaced || lowest_[other] >= top) continue;
+    const LayoutItem& raised = model_.items[other];
+    if (raised.fixed_offset >= 0 && top > raised.fixed_offset) return false;
+    changes_.push_back({other, lowest_[other], release_[other]});
+    key -= hash(other);
+    lowest_[other] = round_up(top, raised.alignment);
+    release_[other] = std::max(release_[other], lowest_[other]);
+    key += hash(other);
+    for (std::int32_t section = raised.first_section; section < raised.end_section; ++section)
+      stamp_of_[section] = stamp_;
+  }
+  for (std::int32_t section = group.first_section; section < group.end_section; ++section) {
+    if (total_[section] + candidate.offset > capacity_) return false;
+  }
+  // What failed last fails often again.
+  if (stamp_of_[suspect_] == stamp_ && !fits_section(suspect_, candidate.offset)) return false;
+  for (std::int32_t section = group.first_section; section < group.end_section; ++section) {
+    if (stamp_of_[section] != stamp_ || section == suspect_ || fits_section(section, candidate.offset)) continue;
+    suspect_ = section;
+    return false;
+  }
+  return true;
+}
+
+bool FitSearch::fits_sections(std::int32_t first_section, std::int32_t end_section, std::int64_t offset) {
+  for (std::int32_t section = first_section; section < end_section; ++section) {
+    if (!fits_section(section, offset)) return false;
+  }
+  return true;
+}
+
+bool FitSearch::fits_section(std::int32_t section, std::int64_t offset) {
+  if (total_[section] == 0) return true;
+  // Kept nearly sorted by release from one call to the next, items that are placed last.
+  std::int32_t* const live = live_.values.data() + live_.begin[section];
+  releases_.clear();
+  placed_.clear();
+  std::int32_t index = 0;
+  for (; std::ssize(releases_) < left_[section]; ++index) {
+    const std::int32_t item = live[index];
+    if (offset_[item] != kUnplaced) {
+      placed_.push_back(item);
+      continue;
+    }
+    const Release release{std::max(release_[item], offset), model_.items[item].size, item};
+    std::size_t position = releases_.size();
+    releases_.push_back(release);
+    for (; position > 0 && releases_[position - 1].offset > release.offset; --position) {
+      releases_[position] = releases_[position - 1];
+    }
+    releases_[position] = release;
+  }
+  index = 0;
+  std::int64_t height = 0;
+  for (const Release& release : releases_) {
+    height = std::max(height, release.offset) + release.size;
+    live[index++] = release.item;
+  }
+  std::copy(placed_.begin(), placed_.end(), live + index);
+  return height <= capacity_;
+}
+
+bool FitSearch::must_stay(const Candidate& candidate) {
+  std::int64_t release = std::numeric_limits<std::int64_t>::max();
+  for (const std::int32_t other : model_.overlapping[candidate.item]) {
+    if (offset_[other] != kUnplaced) continue;
+    release = std::min(release, std::max(release_[other], candidate.offset) + model_.items[other].size);
+  }
+  const LayoutItem& item = model_.items[candidate.item];
+  if (release == std::numeric_limits<std::int64_t>::max() || release + item.size > capacity_) return true;
+  if (item.fixed_offset >= 0) return true;
+  if (release <= release_[candidate.item]) return false;
+  changes_.push_back({candidate.item, lowest_[candidate.item], release_[candidate.item]});
+  release_[candidate.item] = release;
+  return !fits_sections(item.first_section, item.end_section, candidate.offset);
+}
+
+FitResult FitSearch::search_rest(const Group& group, const Candidate& candidate, std::uint64_t key) {
+  const LayoutItem& item = model_.items[candidate.item];
+  const std::size_t begin = stack_.size();
+  for (std::size_t position = group.begin; position < group.end; ++position) {
+    if (stack_[position] != candidate.item) stack_.push_back(stack_[position]);
+  }
+  std::int32_t cut = -1;
+  for (std::int32_t section = item.first_section; section + 1 < item.end_section && cut < 0; ++section) {
+    if (crossing_[section] == 0) cut = section;
+  }
+  FitResult result = FitResult::kFits;
+  if (cut < 0) {
+    Group rest = group;
+    rest.begin = begin;
+    rest.end = stack_.size();
+    rest.key = key;
+    result = search(rest, {.offset = candidate.offset, .rank = candidate.rank});
+  } else {
+    std::int32_t first_section = group.first_section;
+    std::size_t part_begin = begin;
+    const std::size_t end = stack_.size();
+    std::sort(stack_.begin() + begin, stack_.end(), [this](auto left, auto right) {
+      return model_.items[left].first_section < model_.items[right].first_section;
+    });
+    for (std::int32_t section = group.first_section; section < group.end_section; ++section) {
+      const bool is_cut = section + 1 == group.end_section ||
+                          (crossing_[section] == 0 && section >= item.first_section && section + 1 < item.end_section);
+      if (!is_cut) continue;
+      std::size_t part_end = part_begin;
+      while (part_end < end && model_.items[stack_[part_end]].first_section <= section) ++part_end;
+      if (part_end > part_begin) {
+        result = search_part(first_section, section + 1, part_begin, part_end, candidate.offset);
+        if (result != FitResult::kFits) break;
+      }
+      part_begin = part_end;
+      first_section = section + 1;
+    }
+  }
+  stack_.resize(begin);
+  return result;
+}
+
+}  // namespace stowage::solver
