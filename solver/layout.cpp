@@ -82,6 +82,7 @@ struct Component {
   bool tightest = false;
   std::optional<LayoutModel> model;
   std::optional<LayoutRace> race;
+  std::uint32_t run_count = 0;  ///< of the race
 };
 
 class LayoutSearch {
@@ -102,14 +103,14 @@ class LayoutSearch {
   }
 
   Layout find() {
-    if (limits_.capacity_bytes && bound_bytes_ > *limits_.capacity_bytes) {
+    if (is_refuted()) {
       return {.offset_bytes = {}, .height_bytes = 0, .bound_bytes = bound_bytes_, .status = Status::kInfeasible};
     }
     for (Component& component : components_) run_portfolio(component);
     search();
     Layout layout{.offset_bytes = {}, .height_bytes = height_bytes(), .bound_bytes = bound_bytes_};
     if (limits_.capacity_bytes && layout.height_bytes > *limits_.capacity_bytes) {
-      layout.status = bound_bytes_ > *limits_.capacity_bytes ? Status::kInfeasible : Status::kTimedOut;
+      layout.status = is_refuted() ? Status::kInfeasible : Status::kTimedOut;
     } else {
       layout.offset_bytes = std::move(offset_bytes_);
       layout.status = layout.height_bytes == bound_bytes_ ? Status::kOptimal : Status::kFeasible;
@@ -133,7 +134,11 @@ class LayoutSearch {
   /// What a component need not go below.
   std::int64_t target_bytes() const { return std::max(limits_.capacity_bytes.value_or(0), bound_bytes_); }
 
+  bool is_open(const Component& component) const { return component.height_bytes > target_bytes(); }
+
   bool is_out() const { return nodes_ >= limits_.node_limit || std::chrono::steady_clock::now() >= limits_.deadline; }
+
+  bool is_refuted() const { return limits_.capacity_bytes && bound_bytes_ > *limits_.capacity_bytes; }
 
   void raise_bound(Component& component, std::int64_t bound_bytes) {
     component.bound_bytes = std::max(component.bound_bytes, bound_bytes);
@@ -208,15 +213,16 @@ class LayoutSearch {
   }
 
   void search() {
-    for (std::int64_t effort = 1; !is_out(); effort *= 2) {
-      bool is_open = false;
+    for (std::int64_t effort = 1; !is_out() && !is_refuted(); effort *= 2) {
+      bool any_open = false;
       for (Component& component : components_) {
-        if (component.height_bytes <= target_bytes() || component.bound_bytes > target_bytes()) continue;
-        is_open = true;
+        if (!is_open(component)) continue;
+        any_open = true;
         repack(component, 8 * effort);
         search_exactly(component, effort);
+        if (!is_open(component)) component.race.reset();
       }
-      if (!is_open) return;
+      if (!any_open) return;
     }
   }
 
@@ -243,7 +249,7 @@ class LayoutSearch {
     std::int64_t height = target_bytes() / unit_bytes;
     while (!is_out()) {
       const std::int64_t share = std::min(nodes_each, (limits_.node_limit - nodes_) / LayoutRace::search_count() + 1);
-      const FitResult result = component.race->run(height, share, limits_.deadline);
+      const FitResult result = component.race->run(height, share, ++component.run_count, limits_.deadline);
       nodes_ += component.race->node_count();
       if (result == FitResult::kImpossible) raise_bound(component, (height + 1) * unit_bytes);
       if (result == FitResult::kFits) take(component);

@@ -12,12 +12,18 @@ namespace {
 
 struct Strategy {
   std::string_view ranking;
-  std::uint32_t seed;
+  bool is_blurred;
 };
 
 // Those that solve most hard problems with the fewest nodes come first.
-constexpr std::array<Strategy, 8> kStrategies = {
-    {{"TWA", 0}, {"WAT", 0}, {"TAW", 0}, {"CAT", 0}, {"AWT", 0}, {"ZAT", 0}, {"TWA", 1}, {"WAT", 2}}};
+constexpr std::array<Strategy, 8> kStrategies = {{{"TWA", false},
+                                                  {"WAT", false},
+                                                  {"TAW", false},
+                                                  {"CAT", false},
+                                                  {"AWT", false},
+                                                  {"CAT", true},
+                                                  {"TWA", true},
+                                                  {"WAT", true}}};
 
 /// Starting a thread costs about as much as this many nodes.
 constexpr std::int64_t kNodesWorthAThread = 500;
@@ -26,13 +32,13 @@ constexpr std::int64_t kNodesWorthAThread = 500;
 
 LayoutRace::LayoutRace(const LayoutModel& model, int thread_count) : thread_count_(thread_count) {
   for (const Strategy& strategy : kStrategies) {
-    searches_.push_back(std::make_unique<FitSearch>(model, strategy.ranking, strategy.seed));
+    searches_.push_back(std::make_unique<FitSearch>(model, strategy.ranking));
   }
 }
 
 int LayoutRace::search_count() { return static_cast<int>(kStrategies.size()); }
 
-FitResult LayoutRace::run(std::int64_t capacity, std::int64_t nodes_each,
+FitResult LayoutRace::run(std::int64_t capacity, std::int64_t nodes_each, std::uint32_t seed,
                           std::chrono::steady_clock::time_point deadline) {
   std::array<FitResult, kStrategies.size()> results;
   results.fill(FitResult::kStopped);
@@ -41,6 +47,7 @@ FitResult LayoutRace::run(std::int64_t capacity, std::int64_t nodes_each,
   const auto work = [&] {
     for (int index = next++; index < search_count(); index = next++) {
       if (cancelled[index]) continue;
+      if (kStrategies[index].is_blurred) searches_[index]->reseed(seed);
       results[index] = searches_[index]->run(
           capacity, {.node_limit = nodes_each, .deadline = deadline, .cancelled = &cancelled[index]});
       if (results[index] == FitResult::kStopped) continue;

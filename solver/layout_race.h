@@ -20,8 +20,9 @@ class LayoutRace {
   /// How many searches share the nodes.
   static int search_count();
 
-  /// `capacity` in units of the model; each search may place `nodes_each` items.
-  FitResult run(std::int64_t capacity, std::int64_t nodes_each, std::chrono::steady_clock::time_point deadline);
+  /// `capacity` in units of the model; each search may place `nodes_each` items. Some searches depend on `seed`, not 0.
+  FitResult run(std::int64_t capacity, std::int64_t nodes_each, std::uint32_t seed,
+                std::chrono::steady_clock::time_point deadline);
 
   /// By item, in units, after a run that found a layout.
   const std::vector<std::int64_t>& offsets() const { return searches_[winner_]->offsets(); }

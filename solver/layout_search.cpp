@@ -34,13 +34,18 @@ FitSearch::FitSearch(const LayoutModel& model, std::string_view ranking, std::ui
       blur_(model.items.size(), 1.0),
       twin_(model.items.size(), -1),
       dead_ends_(kDeadEndCount) {
-  std::mt19937 engine(seed);
   for (std::int32_t id = 0; id < std::ssize(model.items); ++id) {
-    if (seed != 0) blur_[id] = 0.75 + 0.5 * static_cast<double>(engine()) / 4294967296.0;
-    const LayoutItem& item = model.items[id];
     for (const std::int32_t other : model.overlapping[id]) {
-      if (other < id && is_twin(item, model.items[other])) twin_[id] = other;
+      if (other < id && is_twin(model.items[id], model.items[other])) twin_[id] = other;
     }
+  }
+  reseed(seed);
+}
+
+void FitSearch::reseed(std::uint32_t seed) {
+  std::mt19937 engine(seed);
+  for (std::size_t id = 0; id < blur_.size(); ++id) {
+    blur_[id] = seed == 0 ? 1.0 : 0.75 + 0.5 * static_cast<double>(engine()) / 4294967296.0;
     if (twin_[id] >= 0) blur_[id] = blur_[twin_[id]];
   }
 }

@@ -35,6 +35,8 @@ class FitSearch {
   /// `seed` 0 takes the keys as they are, others blur them. `model` must outlive the search.
   FitSearch(const LayoutModel& model, std::string_view ranking, std::uint32_t seed = 0);
 
+  void reseed(std::uint32_t seed);
+
   /// `capacity` in units of the model.
   FitResult run(std::int64_t capacity, const FitLimits& limits);
 

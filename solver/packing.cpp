@@ -32,35 +32,58 @@ Packing::Packing(const std::vector<Buffer>& buffers) : buffers_(buffers), offset
 
 bool Packing::place_fixed(std::int32_t id) {
   const std::int64_t offset_bytes = *buffers_[id].fixed_offset_bytes;
-  const std::int64_t end_bytes = offset_bytes + buffers_[id].size_bytes;
+  const std::int64_t size_bytes = buffers_[id].size_bytes;
   find_taken(id);
-  for (const Range& range : taken_) {
-    if (buffers_[id].size_bytes > 0 && range.start < end_bytes && offset_bytes < range.end) return false;
-  }
+  if (size_bytes > 0 && find_gap(offset_bytes, size_bytes).start_bytes > offset_bytes) return false;
   insert(id, offset_bytes);
   return true;
 }
 
 void Packing::place(std::int32_t id, bool tightest) {
   const Buffer& buffer = buffers_[id];
-  std::int64_t gap_start_bytes = 0;
-  std::int64_t best_offset_bytes = -1;
-  std::int64_t best_slack_bytes = std::numeric_limits<std::int64_t>::max();
+  std::int64_t best_offset_bytes = 0;
+  std::int64_t best_slack_bytes = kEndless;
   find_taken(id);
-  for (const Range& range : taken_) {
-    if (range.start >= gap_start_bytes + buffer.size_bytes) {
-      const std::int64_t offset_bytes = round_up(gap_start_bytes, buffer.alignment_bytes);
-      const std::int64_t slack_bytes = range.start - offset_bytes - buffer.size_bytes;
-      if (slack_bytes >= 0 && slack_bytes < best_slack_bytes) {
-        best_offset_bytes = offset_bytes;
-        best_slack_bytes = slack_bytes;
-        if (!tightest || slack_bytes == 0) break;
+  for (Gap gap{0, 0}; gap.end_bytes < kEndless;) {
+    gap = find_gap(gap.end_bytes, buffer.size_bytes);
+    const std::int64_t offset_bytes = round_up(gap.start_bytes, buffer.alignment_bytes);
+    const std::int64_t slack_bytes = gap.end_bytes - offset_bytes - buffer.size_bytes;
+    if (slack_bytes < 0 || slack_bytes >= best_slack_bytes) continue;
+    best_offset_bytes = offset_bytes;
+    best_slack_bytes = slack_bytes;
+    if (!tightest || slack_bytes == 0) break;
+  }
+  insert(id, best_offset_bytes);
+}
+
+Packing::Gap Packing::find_gap(std::int64_t from_bytes, std::int64_t size_bytes) {
+  Gap gap{from_bytes, kEndless};
+  bool moved = true;
+  while (moved) {
+    moved = false;
+    gap.end_bytes = kEndless;
+    for (std::size_t index = 0; index < taken_.size();) {
+      std::span<const Range>& ranges = taken_[index];
+      if (!ranges.empty() && ranges.front().end <= gap.start_bytes) {
+        const auto first = std::upper_bound(ranges.begin(), ranges.end(), gap.start_bytes,
+                                            [](std::int64_t bytes, const Range& range) { return bytes < range.end; });
+        ranges = ranges.subspan(static_cast<std::size_t>(first - ranges.begin()));
+      }
+      if (ranges.empty()) {
+        ranges = taken_.back();
+        taken_.pop_back();
+        continue;
+      }
+      if (ranges.front().start < gap.start_bytes + size_bytes) {
+        gap.start_bytes = ranges.front().end;
+        moved = true;
+      } else {
+        gap.end_bytes = std::min(gap.end_bytes, ranges.front().start);
+        ++index;
       }
     }
-    gap_start_bytes = std::max(gap_start_bytes, range.end);
   }
-  if (best_offset_bytes < 0) best_offset_bytes = round_up(gap_start_bytes, buffer.alignment_bytes);
-  insert(id, best_offset_bytes);
+  return gap;
 }
 
 void Packing::clear() {
@@ -108,15 +131,13 @@ void Packing::insert(std::int32_t node, std::int32_t node_first, std::int32_t no
 void Packing::find_taken(std::int32_t id) {
   taken_.clear();
   find_taken(1, 0, leaf_count_, id);
-  std::sort(taken_.begin(), taken_.end(),
-            [](const Range& left, const Range& right) { return left.start < right.start; });
 }
 
 void Packing::find_taken(std::int32_t node, std::int32_t node_first, std::int32_t node_end, std::int32_t id) {
   if (end_leaf_[id] <= node_first || node_end <= first_leaf_[id]) return;
   const bool is_inside = first_leaf_[id] <= node_first && node_end <= end_leaf_[id];
   const Ranges& ranges = is_inside ? nodes_[node].touching : nodes_[node].covering;
-  taken_.insert(taken_.end(), ranges.begin(), ranges.end());
+  if (!ranges.empty()) taken_.emplace_back(ranges);
   if (is_inside) return;
   const std::int32_t middle = node_first + (node_end - node_first) / 2;
   find_taken(2 * node, node_first, middle, id);

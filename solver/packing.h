@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <limits>
+#include <span>
 #include <vector>
 
 #include "solver/layout.h"
@@ -40,6 +41,14 @@ class Packing {
     Ranges touching;  ///< taken at some step of the node, by buffers that do not cover its parent
   };
 
+  struct Gap {
+    std::int64_t start_bytes;
+    std::int64_t end_bytes;
+  };
+  static constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
+
+  /// The next one of at least that size out of what `find_taken` found; `from_bytes` may only grow from call to call.
+  Gap find_gap(std::int64_t from_bytes, std::int64_t size_bytes);
   static void add(Ranges& ranges, Range range);
   void insert(std::int32_t id, std::int64_t offset_bytes);
   void insert(std::int32_t node, std::int32_t node_first, std::int32_t node_end, std::int32_t id, Range range);
@@ -52,7 +61,7 @@ class Packing {
   std::int32_t leaf_count_ = 1;
   std::vector<Node> nodes_;  ///< from 1; the children of a node are at twice its index and after that
   std::vector<std::int64_t> offset_bytes_;
-  Ranges taken_;  ///< scratch of `find_taken`, ascending, may overlap
+  std::vector<std::span<const Range>> taken_;  ///< of `find_taken`: lists that together hold what is taken
 };
 
 }  // namespace stowage::solver
