@@ -121,8 +121,10 @@ class LayoutSearch {
  private:
   using Ids = std::vector<std::int32_t>;
 
-  /// An exact search with more pairs that share a step is too slow to be of use.
+  /// An exact search with more pairs that share a step is too slow to be of use; one with more buffers, each of which
+  /// may be a level of recursion, could overflow a stack of 2 MiB.
   static constexpr std::int64_t kMaxOverlaps = 2'000'000;
+  static constexpr std::int64_t kMaxItems = 2'500;
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::max();
 
   std::int64_t height_bytes() const {
@@ -239,13 +241,13 @@ class LayoutSearch {
 
   /// Tries the target, then heights half way between those that were too hard and the best.
   void search_exactly(Component& component, std::int64_t effort) {
-    if (!component.model && count_overlaps(buffers_, component.ids) > kMaxOverlaps) return;
+    if (std::ssize(component.ids) > kMaxItems || count_overlaps(buffers_, component.ids) > kMaxOverlaps) return;
     if (!component.model) {
       component.model = make_layout_model(buffers_, component.ids);
       component.race.emplace(*component.model, limits_.thread_count);
     }
     const std::int64_t unit_bytes = component.model->unit_bytes;
-    const std::int64_t nodes_each = effort * 4 * std::ssize(component.ids);
+    const std::int64_t nodes_each = effort * 2 * std::ssize(component.ids);
     std::int64_t height = target_bytes() / unit_bytes;
     while (!is_out()) {
       const std::int64_t share = std::min(nodes_each, (limits_.node_limit - nodes_) / LayoutRace::search_count() + 1);

@@ -123,19 +123,23 @@ LayoutModel make_layout_model(const std::vector<Buffer>& buffers, const std::vec
       live[section].push_back(static_cast<std::int32_t>(model.items.size()) - 1);
     }
   }
+  Ids by_start(ids.size());
+  std::iota(by_start.begin(), by_start.end(), 0);
+  std::stable_sort(by_start.begin(), by_start.end(), [&model](auto left, auto right) {
+    return model.items[left].first_section < model.items[right].first_section;
+  });
   std::vector<Ids> overlapping(ids.size());
-  std::vector<std::int32_t> seen_by(ids.size(), -1);
-  for (std::int32_t item = 0; item < std::ssize(model.items); ++item) {
-    seen_by[item] = item;
-    for (std::int32_t section = model.items[item].first_section; section < model.items[item].end_section; ++section) {
-      for (const std::int32_t other : live[section]) {
-        if (seen_by[other] == item) continue;
-        seen_by[other] = item;
-        overlapping[item].push_back(other);
-      }
+  Ids running;
+  for (const std::int32_t item : by_start) {
+    std::erase_if(
+        running, [&](std::int32_t other) { return model.items[other].end_section <= model.items[item].first_section; });
+    for (const std::int32_t other : running) {
+      overlapping[item].push_back(other);
+      overlapping[other].push_back(item);
     }
-    std::sort(overlapping[item].begin(), overlapping[item].end());
+    running.push_back(item);
   }
+  for (Ids& list : overlapping) std::sort(list.begin(), list.end());
   model.live = gather(std::move(live));
   model.overlapping = gather(std::move(overlapping));
   return model;

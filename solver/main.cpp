@@ -219,7 +219,7 @@ int run_layout(const Arguments& arguments) {
     if (arguments.capacity_bytes) fmt::print("  capacity     {}\n", bytes_text(*arguments.capacity_bytes));
   }
   if (layout.status == Status::kInfeasible) {
-    fmt::print(stderr, "stowage-solve: no layout fits the capacity: {} live at one step or fixed\n",
+    fmt::print(stderr, "stowage-solve: no layout fits the capacity: none is lower than {}\n",
                bytes_text(layout.bound_bytes));
   } else if (!found) {
     fmt::print(stderr, "stowage-solve: found no layout within the capacity; raise --node-limit or --deadline-ms\n");

@@ -163,7 +163,7 @@ TEST_F(Cli, LayoutSaysThatNothingFits) {
   const std::string file = write("b.csv", "id,lower,upper,size\na,0,2,10\nb,0,2,10\n");
   const Result result = run(fmt::format("layout '{}' --capacity 19 --json", file));
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_EQ(result.errors, "stowage-solve: no layout fits the capacity: 20 B live at one step or fixed\n");
+  EXPECT_EQ(result.errors, "stowage-solve: no layout fits the capacity: none is lower than 20 B\n");
   EXPECT_EQ(Json::parse(result.output)["status"], "infeasible");
 }
 
