@@ -2,6 +2,7 @@
 #include "solver/layout_search.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <random>
 
@@ -64,6 +65,9 @@ FitResult FitSearch::run(std::int64_t capacity, const FitLimits& limits) {
   release_.assign(count, 0);
   live_ = model_.live;
   suspect_ = 0;
+  raise_.assign(model_.section_count, 0);
+  height_.assign(model_.section_count, 0);
+  height_offset_.assign(model_.section_count, 0);
   stamp_of_.assign(model_.section_count, 0);
   left_.assign(model_.section_count, 0);
   total_.assign(model_.section_count, 0);
@@ -71,6 +75,7 @@ FitResult FitSearch::run(std::int64_t capacity, const FitLimits& limits) {
   stack_.clear();
   candidates_.clear();
   changes_.clear();
+  section_changes_.clear();
   for (std::int32_t id = 0; id < std::ssize(model_.items); ++id) {
     const LayoutItem& item = model_.items[id];
     lowest_[id] = release_[id] = std::max<std::int64_t>(item.fixed_offset, 0);
@@ -81,7 +86,10 @@ FitResult FitSearch::run(std::int64_t capacity, const FitLimits& limits) {
     }
     stack_.push_back(id);
   }
-  if (!fits_sections(0, model_.section_count, 0)) return FitResult::kImpossible;
+  for (std::int32_t section = 0; section < model_.section_count; ++section) {
+    height_[section] = find_height(section, 0);
+    if (height_[section] > capacity_) return FitResult::kImpossible;
+  }
   return search_part(0, model_.section_count, 0, count, 0);
 }
 
@@ -96,55 +104,38 @@ bool FitSearch::is_out() const {
          std::chrono::steady_clock::now() >= limits_.deadline;
 }
 
+double FitSearch::find_key(char letter, std::int32_t id) const {
+  const LayoutItem& item = model_.items[id];
+  switch (letter) {
+    case 'W':
+      return static_cast<double>(item.step_count);
+    case 'A':
+      return static_cast<double>(item.step_count) * static_cast<double>(item.size);
+    case 'T':
+      return static_cast<double>(
+          *std::max_element(total_.begin() + item.first_section, total_.begin() + item.end_section));
+    case 'Z':
+      return static_cast<double>(item.size);
+    default:  // 'C'
+      return item.end_section - item.first_section;
+  }
+}
+
 void FitSearch::rank(std::size_t begin, std::size_t end) {
   struct Keyed {
-    double keys[4];
+    std::array<double, kRankingLength> keys{};
     std::int32_t item;
   };
   std::vector<Keyed> keyed;
-  keyed.reserve(end - begin);
   for (std::size_t position = begin; position < end; ++position) {
-    const std::int32_t id = stack_[position];
-    const LayoutItem& item = model_.items[id];
-    Keyed entry{{}, id};
-    std::size_t count = 0;
-    for (const char letter : ranking_.substr(0, 4)) {
-      double value = 0;
-      switch (letter) {
-        case 'W':
-          value = static_cast<double>(item.step_count);
-          break;
-        case 'A':
-          value = static_cast<double>(item.step_count) * static_cast<double>(item.size);
-          break;
-        case 'Z':
-          value = static_cast<double>(item.size);
-          break;
-        case 'C':
-          value = item.end_section - item.first_section;
-          break;
-        case 'L':
-          value = item.first_section;
-          break;
-        case 'U':
-          value = item.end_section;
-          break;
-        case 'T':
-          value = static_cast<double>(
-              *std::max_element(total_.begin() + item.first_section, total_.begin() + item.end_section));
-          break;
-        default:
-          break;
-      }
-      entry.keys[count++] = -value * blur_[id];
+    Keyed& entry = keyed.emplace_back();
+    entry.item = stack_[position];
+    for (std::size_t key = 0; key < kRankingLength; ++key) {
+      entry.keys[key] = find_key(ranking_[key], entry.item) * blur_[entry.item];
     }
-    keyed.push_back(entry);
   }
   std::sort(keyed.begin(), keyed.end(), [](const Keyed& left, const Keyed& right) {
-    for (int key = 0; key < 4; ++key) {
-      if (left.keys[key] != right.keys[key]) return left.keys[key] < right.keys[key];
-    }
-    return left.item < right.item;
+    return left.keys != right.keys ? left.keys > right.keys : left.item < right.item;
   });
   for (std::size_t position = begin; position < end; ++position) stack_[position] = keyed[position - begin].item;
 }
@@ -191,7 +182,7 @@ FitResult FitSearch::search(Group group, Last last) {
             [](const Candidate& left, const Candidate& right) {
               return left.offset != right.offset ? left.offset < right.offset : left.rank < right.rank;
             });
-  const std::size_t change_count = changes_.size();
+  const Mark start = mark();
   const std::size_t candidate_count = candidates_.size();
   FitResult result = FitResult::kImpossible;
   for (std::size_t index = first_candidate; index < candidate_count; ++index) {
@@ -199,11 +190,7 @@ FitResult FitSearch::search(Group group, Last last) {
     result = try_item(group, candidate);
     if (result != FitResult::kImpossible || must_stay(candidate)) break;
   }
-  while (changes_.size() > change_count) {
-    const Change& change = changes_.back();
-    release_[change.item] = change.release;
-    changes_.pop_back();
-  }
+  undo(start);
   candidates_.resize(first_candidate);
   if (result == FitResult::kImpossible) {
     const std::uint32_t ranking_id = last.rank < 0 && !group.has_skipped ? kAnyRanking : group.ranking_id;
@@ -216,7 +203,7 @@ FitResult FitSearch::try_item(const Group& group, const Candidate& candidate) {
   if (is_out()) return FitResult::kStopped;
   ++node_count_;
   const LayoutItem& item = model_.items[candidate.item];
-  const std::size_t change_count = changes_.size();
+  const Mark start = mark();
   std::uint64_t key = group.key - hash(candidate.item);
   offset_[candidate.item] = candidate.offset;
   for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
@@ -227,12 +214,7 @@ FitResult FitSearch::try_item(const Group& group, const Candidate& candidate) {
   FitResult result = FitResult::kImpossible;
   if (place(group, candidate, key)) result = search_rest(group, candidate, key);
   if (result == FitResult::kFits) solution_[candidate.item] = candidate.offset;
-  while (changes_.size() > change_count) {
-    const Change& change = changes_.back();
-    lowest_[change.item] = change.lowest;
-    release_[change.item] = change.release;
-    changes_.pop_back();
-  }
+  undo(start);
   for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
     total_[section] += item.size;
     ++left_[section];
@@ -240,6 +222,19 @@ FitResult FitSearch::try_item(const Group& group, const Candidate& candidate) {
   }
   offset_[candidate.item] = kUnplaced;
   return result;
+}
+
+void FitSearch::undo(const Mark& start) {
+  for (; changes_.size() > start.change_count; changes_.pop_back()) {
+    const Change& change = changes_.back();
+    lowest_[change.item] = change.lowest;
+    release_[change.item] = change.release;
+  }
+  for (; section_changes_.size() > start.section_change_count; section_changes_.pop_back()) {
+    const SectionChange& change = section_changes_.back();
+    height_[change.section] = change.height;
+    height_offset_[change.section] = change.height_offset;
+  }
 }
 
 bool FitSearch::place(const Group& group, const Candidate& candidate, std::uint64_t& key) {
@@ -255,31 +250,41 @@ bool FitSearch::place(const Group& group, const Candidate& candidate, std::uint6
     lowest_[other] = round_up(top, raised.alignment);
     release_[other] = std::max(release_[other], lowest_[other]);
     key += hash(other);
-    for (std::int32_t section = raised.first_section; section < raised.end_section; ++section)
+    const std::int64_t raise = release_[other] - changes_.back().release;
+    for (std::int32_t section = raised.first_section; section < raised.end_section; ++section) {
+      raise_[section] = stamp_of_[section] == stamp_ ? std::max(raise_[section], raise) : raise;
       stamp_of_[section] = stamp_;
+    }
   }
   for (std::int32_t section = group.first_section; section < group.end_section; ++section) {
     if (total_[section] + candidate.offset > capacity_) return false;
   }
+  const auto is_too_high = [this, &candidate](std::int32_t section) {
+    return stamp_of_[section] == stamp_ && !stays_in_capacity(section, candidate.offset, raise_[section]);
+  };
   // What failed last fails often again.
-  if (stamp_of_[suspect_] == stamp_ && !fits_section(suspect_, candidate.offset)) return false;
+  if (is_too_high(suspect_)) return false;
   for (std::int32_t section = group.first_section; section < group.end_section; ++section) {
-    if (stamp_of_[section] != stamp_ || section == suspect_ || fits_section(section, candidate.offset)) continue;
+    if (section == suspect_ || !is_too_high(section)) continue;
     suspect_ = section;
     return false;
   }
   return true;
 }
 
-bool FitSearch::fits_sections(std::int32_t first_section, std::int32_t end_section, std::int64_t offset) {
-  for (std::int32_t section = first_section; section < end_section; ++section) {
-    if (!fits_section(section, offset)) return false;
-  }
+bool FitSearch::stays_in_capacity(std::int32_t section, std::int64_t offset, std::int64_t raise) {
+  if (left_[section] == 0) return true;
+  // No release grew more than this since the height was found; the height grew no more either.
+  std::int64_t height = height_[section] + std::max(raise, offset - height_offset_[section]);
+  if (height > capacity_) height = find_height(section, offset);
+  if (height > capacity_) return false;
+  section_changes_.push_back({section, height_[section], height_offset_[section]});
+  height_[section] = height;
+  height_offset_[section] = offset;
   return true;
 }
 
-bool FitSearch::fits_section(std::int32_t section, std::int64_t offset) {
-  if (total_[section] == 0) return true;
+std::int64_t FitSearch::find_height(std::int32_t section, std::int64_t offset) {
   // Kept nearly sorted by release from one call to the next, items that are placed last.
   std::int32_t* const live = live_.values.data() + live_.begin[section];
   releases_.clear();
@@ -306,7 +311,7 @@ bool FitSearch::fits_section(std::int32_t section, std::int64_t offset) {
     live[index++] = release.item;
   }
   std::copy(placed_.begin(), placed_.end(), live + index);
-  return height <= capacity_;
+  return height;
 }
 
 bool FitSearch::must_stay(const Candidate& candidate) {
@@ -320,8 +325,12 @@ bool FitSearch::must_stay(const Candidate& candidate) {
   if (item.fixed_offset >= 0) return true;
   if (release <= release_[candidate.item]) return false;
   changes_.push_back({candidate.item, lowest_[candidate.item], release_[candidate.item]});
+  const std::int64_t raise = release - release_[candidate.item];
   release_[candidate.item] = release;
-  return !fits_sections(item.first_section, item.end_section, candidate.offset);
+  for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
+    if (!stays_in_capacity(section, candidate.offset, raise)) return true;
+  }
+  return false;
 }
 
 FitResult FitSearch::search_rest(const Group& group, const Candidate& candidate, std::uint64_t key) {

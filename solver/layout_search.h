@@ -30,8 +30,8 @@ struct FitLimits {
 /// One thread at a time.
 class FitSearch {
  public:
-  /// `ranking` lists keys, most important first, that say which of the items at one offset is tried first: W more
-  /// steps, A more bytes times steps, T more live beside it, Z larger, C more sections, U later end, L later start.
+  /// `ranking` lists three keys, most important first, that say which of the items at one offset is tried first: W more
+  /// steps, A more bytes times steps, T more still to be placed beside it, Z larger, C more sections.
   /// `seed` 0 takes the keys as they are, others blur them. `model` must outlive the search.
   FitSearch(const LayoutModel& model, std::string_view ranking, std::uint32_t seed = 0);
 
@@ -51,11 +51,22 @@ class FitSearch {
  private:
   static constexpr std::int64_t kUnplaced = -1;
   static constexpr std::uint32_t kAnyRanking = 0;
+  static constexpr std::size_t kRankingLength = 3;
 
   struct Change {
     std::int32_t item;
     std::int64_t lowest;
     std::int64_t release;
+  };
+  struct SectionChange {
+    std::int32_t section;
+    std::int64_t height;
+    std::int64_t height_offset;
+  };
+  /// How far `changes_` and `section_changes_` had grown.
+  struct Mark {
+    std::size_t change_count;
+    std::size_t section_change_count;
   };
   struct Release {
     std::int64_t offset;
@@ -96,10 +107,12 @@ class FitSearch {
   FitResult search_part(std::int32_t first_section, std::int32_t end_section, std::size_t begin, std::size_t end,
                         std::int64_t offset);
   bool place(const Group& group, const Candidate& candidate, std::uint64_t& key);
-  void undo(std::size_t change_count, std::size_t candidate_item);
+  Mark mark() const { return {changes_.size(), section_changes_.size()}; }
+  void undo(const Mark& mark);
   bool must_stay(const Candidate& candidate);
-  bool fits_sections(std::int32_t first_section, std::int32_t end_section, std::int64_t offset);
-  bool fits_section(std::int32_t section, std::int64_t offset);
+  bool stays_in_capacity(std::int32_t section, std::int64_t offset, std::int64_t raise);
+  std::int64_t find_height(std::int32_t section, std::int64_t offset);
+  double find_key(char letter, std::int32_t item) const;
   void rank(std::size_t begin, std::size_t end);
   std::uint64_t hash(std::int32_t item) const;
   bool is_out() const;
@@ -120,11 +133,15 @@ class FitSearch {
   std::vector<std::int64_t> total_;     ///< by section: size still to be placed
   std::vector<std::int32_t> crossing_;  ///< by section: items to be placed that are live in the next one as well
   std::uint32_t stamp_ = 0;
-  std::vector<std::uint32_t> stamp_of_;  ///< by section
+  std::vector<std::uint32_t> stamp_of_;      ///< by section
+  std::vector<std::int64_t> raise_;          ///< by section stamped last: how much later a release became, at most
+  std::vector<std::int64_t> height_;         ///< by section: how high the items to be placed reach at least, or more
+  std::vector<std::int64_t> height_offset_;  ///< by section: the offset for which that was found
   std::vector<std::int64_t> solution_;
   std::vector<std::int32_t> stack_;
   std::vector<Candidate> candidates_;
   std::vector<Change> changes_;
+  std::vector<SectionChange> section_changes_;
   std::int32_t suspect_ = 0;
   IndexLists live_;  ///< as in the model, in an order that changes
   std::vector<Release> releases_;

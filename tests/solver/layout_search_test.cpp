@@ -19,7 +19,7 @@ namespace {
 using Offsets = std::vector<std::int64_t>;
 using Buffers = std::vector<Buffer>;
 
-constexpr const char* kRankings[] = {"TWA", "WAT", "TAW", "CAT", "ZLU"};
+constexpr const char* kRankings[] = {"TWA", "WAT", "TAW", "CAT", "ZAC"};
 
 Buffer buffer(std::int64_t lower, std::int64_t upper, std::int64_t size_bytes, std::int64_t alignment_bytes = 1) {
   return {.id = "b",
