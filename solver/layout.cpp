@@ -125,6 +125,8 @@ class LayoutSearch {
   /// may be a level of recursion, could overflow a stack of 2 MiB.
   static constexpr std::int64_t kMaxOverlaps = 2'000'000;
   static constexpr std::int64_t kMaxItems = 2'500;
+  /// With more buffers each packing takes a second or so: only the quick ones are tried, once each.
+  static constexpr std::int64_t kMaxRepacked = 20'000;
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::max();
 
   std::int64_t height_bytes() const {
@@ -137,6 +139,8 @@ class LayoutSearch {
   std::int64_t target_bytes() const { return std::max(limits_.capacity_bytes.value_or(0), bound_bytes_); }
 
   bool is_open(const Component& component) const { return component.height_bytes > target_bytes(); }
+
+  static bool is_large(const Component& component) { return std::ssize(component.ids) > kMaxRepacked; }
 
   bool is_out() const { return nodes_ >= limits_.node_limit || std::chrono::steady_clock::now() >= limits_.deadline; }
 
@@ -200,6 +204,7 @@ class LayoutSearch {
       Ids ids = movable;
       std::stable_sort(ids.begin(), ids.end(), key);
       for (const bool tightest : {false, true}) {
+        if (tightest && is_large(component)) break;
         if (component.height_bytes != kUnknown && (component.height_bytes <= target_bytes() || is_out())) break;
         const std::int64_t before_bytes = component.height_bytes;
         component.sequence = ids;
@@ -218,7 +223,7 @@ class LayoutSearch {
     for (std::int64_t effort = 1; !is_out() && !is_refuted(); effort *= 2) {
       bool any_open = false;
       for (Component& component : components_) {
-        if (!is_open(component)) continue;
+        if (!is_open(component) || is_large(component)) continue;
         any_open = true;
         repack(component, 8 * effort);
         search_exactly(component, effort);

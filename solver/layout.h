@@ -29,7 +29,7 @@ struct LayoutLimits {
   /// The search stops at the first layout that is no higher; without it, at the bound.
   std::optional<std::int64_t> capacity_bytes = std::nullopt;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-  /// How many buffers may be placed, all tries together; the first try is always finished.
+  /// How many buffers may be placed, all tries together; the first packing is always finished.
   std::int64_t node_limit = 1'000'000;
   /// Threads to search on, at least 1. The layout does not depend on it.
   int thread_count = 2;

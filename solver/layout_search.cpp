@@ -99,7 +99,7 @@ std::uint64_t FitSearch::hash(std::int32_t item) const {
 
 bool FitSearch::is_out() const {
   if (node_count_ >= limits_.node_limit) return true;
-  if (node_count_ % 256 != 0) return false;
+  if (node_count_ % 64 != 0) return false;
   return (limits_.cancelled != nullptr && limits_.cancelled->load(std::memory_order_relaxed)) ||
          std::chrono::steady_clock::now() >= limits_.deadline;
 }

@@ -64,11 +64,14 @@ Packing::Gap Packing::find_gap(std::int64_t from_bytes, std::int64_t size_bytes)
     gap.end_bytes = kEndless;
     for (std::size_t index = 0; index < taken_.size();) {
       std::span<const Range>& ranges = taken_[index];
-      if (!ranges.empty() && ranges.front().end <= gap.start_bytes) {
-        const auto first = std::upper_bound(ranges.begin(), ranges.end(), gap.start_bytes,
-                                            [](std::int64_t bytes, const Range& range) { return bytes < range.end; });
-        ranges = ranges.subspan(static_cast<std::size_t>(first - ranges.begin()));
+      // Steps that double: most often the next range will do.
+      std::size_t passed = 0;
+      for (std::size_t step = 1; passed < ranges.size() && ranges[passed].end <= gap.start_bytes;) {
+        const bool is_far = passed + step < ranges.size() && ranges[passed + step].end <= gap.start_bytes;
+        passed += is_far ? step : 1;
+        step = is_far ? 2 * step : 1;
       }
+      ranges = ranges.subspan(passed);
       if (ranges.empty()) {
         ranges = taken_.back();
         taken_.pop_back();
@@ -87,10 +90,11 @@ Packing::Gap Packing::find_gap(std::int64_t from_bytes, std::int64_t size_bytes)
 }
 
 void Packing::clear() {
-  for (Node& node : nodes_) {
-    node.covering.clear();
-    node.touching.clear();
+  for (const std::int32_t node : used_) {
+    nodes_[node].covering.clear();
+    nodes_[node].touching.clear();
   }
+  used_.clear();
 }
 
 void Packing::add(Ranges& ranges, Range range) {
@@ -118,6 +122,7 @@ void Packing::insert(std::int32_t id, std::int64_t offset_bytes) {
 
 void Packing::insert(std::int32_t node, std::int32_t node_first, std::int32_t node_end, std::int32_t id, Range range) {
   if (end_leaf_[id] <= node_first || node_end <= first_leaf_[id]) return;
+  if (nodes_[node].touching.empty()) used_.push_back(node);
   add(nodes_[node].touching, range);
   if (first_leaf_[id] <= node_first && node_end <= end_leaf_[id]) {
     add(nodes_[node].covering, range);

@@ -59,7 +59,8 @@ class Packing {
   std::vector<std::int32_t> first_leaf_;  ///< by buffer
   std::vector<std::int32_t> end_leaf_;    ///< by buffer
   std::int32_t leaf_count_ = 1;
-  std::vector<Node> nodes_;  ///< from 1; the children of a node are at twice its index and after that
+  std::vector<Node> nodes_;         ///< from 1; the children of a node are at twice its index and after that
+  std::vector<std::int32_t> used_;  ///< nodes that are not as at first
   std::vector<std::int64_t> offset_bytes_;
   std::vector<std::span<const Range>> taken_;  ///< of `find_taken`: lists that together hold what is taken
 };

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -272,6 +273,43 @@ TEST(LayoutSearch, StacksStairs) {
   EXPECT_EQ(layout.bound_bytes, 38 + 39 + 40);
   EXPECT_EQ(layout.status, Status::kOptimal);
   expect_valid(buffers, layout.offset_bytes, layout.height_bytes);
+}
+
+TEST(LayoutSearch, LaysOutALongTrainingStep) {
+  std::mt19937 engine(1);
+  const auto size_bytes = [&engine] { return 512 * static_cast<std::int64_t>(1 + engine() % 4096); };
+  const std::int64_t forward_count = 10'000;
+  Buffers buffers;
+  for (std::int64_t op = 0; op < forward_count; ++op) {
+    const std::int64_t backward_op = 2 * forward_count - op;
+    buffers.push_back(buffer(op, backward_op, size_bytes()));                  // activation
+    buffers.push_back(buffer(backward_op, backward_op + 2, size_bytes()));     // gradient
+    if (op % 2 == 0) buffers.push_back(buffer(op, op + 1, 4 * size_bytes()));  // workspace
+  }
+  const Layout layout = lay_out(buffers);
+  ASSERT_EQ(layout.offset_bytes.size(), buffers.size());
+  EXPECT_LE(layout.height_bytes * 100, layout.bound_bytes * 101);
+
+  // Sweep over the steps: ends come before starts, and whoever starts has free neighbours.
+  std::vector<std::pair<std::int64_t, std::size_t>> events;
+  for (std::size_t id = 0; id < buffers.size(); ++id) {
+    events.emplace_back(2 * buffers[id].upper, id);
+    events.emplace_back(2 * buffers[id].lower + 1, id);
+  }
+  std::sort(events.begin(), events.end());
+  std::map<std::int64_t, std::int64_t> live;  // start, end
+  for (const auto& [time, id] : events) {
+    const std::int64_t start_bytes = layout.offset_bytes[id];
+    const std::int64_t end_bytes = start_bytes + buffers[id].size_bytes;
+    if (time % 2 == 0) {
+      live.erase(start_bytes);
+      continue;
+    }
+    const auto above = live.lower_bound(start_bytes);
+    ASSERT_TRUE(above == live.end() || end_bytes <= above->first) << id;
+    ASSERT_TRUE(above == live.begin() || std::prev(above)->second <= start_bytes) << id;
+    live.emplace(start_bytes, end_bytes);
+  }
 }
 
 TEST(LayoutSearch, LearnsNothingFromACapacityForALargerOne) {
