@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <random>
 
 namespace stowage::solver {
 namespace {
 
-constexpr std::size_t kDeadEndCount = std::size_t{1} << 16;
+/// How many groups that do not fit are remembered.
+std::size_t dead_end_count(const LayoutModel& model) {
+  constexpr std::size_t kMost = std::size_t{1} << 16;
+  return std::min(kMost, std::bit_ceil(256 * model.items.size()));
+}
 
 std::uint64_t mix(std::uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
@@ -34,7 +39,7 @@ FitSearch::FitSearch(const LayoutModel& model, std::string_view ranking, std::ui
       ranking_(ranking),
       blur_(model.items.size(), 1.0),
       twin_(model.items.size(), -1),
-      dead_ends_(kDeadEndCount) {
+      dead_ends_(dead_end_count(model)) {
   for (std::int32_t id = 0; id < std::ssize(model.items); ++id) {
     for (const std::int32_t other : model.overlapping[id]) {
       if (other < id && is_twin(model.items[id], model.items[other])) twin_[id] = other;
@@ -154,7 +159,7 @@ FitResult FitSearch::search_part(std::int32_t first_section, std::int32_t end_se
 
 FitResult FitSearch::search(Group group, Last last) {
   if (group.begin == group.end) return FitResult::kFits;
-  DeadEnd& dead_end = dead_ends_[group.key % kDeadEndCount];
+  DeadEnd& dead_end = dead_ends_[group.key % dead_ends_.size()];
   if (dead_end.key == group.key) {
     const bool is_same_ranking = dead_end.ranking_id == kAnyRanking || dead_end.ranking_id == group.ranking_id;
     if (last.offset > dead_end.offset ||
