@@ -80,6 +80,15 @@ std::optional<std::string> find_contradiction(const Run& run) {
     }
     check.next_row();
   }
+  check.begin("reuse");
+  for (const ReuseRecord& reuse : run.reuses) {
+    check.op(reuse.op);
+    check.tensor(reuse.output);
+    check.tensor(reuse.input);
+    check.require(reuse.output != reuse.input, "is of itself");
+    check.require(reuse.position >= 0, "has a wrong position");
+    check.next_row();
+  }
   return std::move(check).found();
 }
 
@@ -109,6 +118,8 @@ std::optional<std::string> find_contradiction(const PlanRecord& plan, std::size_
   for (const PointRecord& point : plan.points) {
     check.op(point.op);
     check.tensor(point.tensor);
+    check.require((point.of != kNone) == (point.kind == PointKind::kReuse), "takes a tensor's memory by half");
+    if (point.of != kNone) check.tensor(point.of);
     check.next_row();
   }
   return std::move(check).found();

@@ -71,6 +71,17 @@ struct DependencyRecord {
   bool operator==(const DependencyRecord&) const = default;
 };
 
+/// A tensor that its op may write over an input that dies there: element by element, in the same layout.
+struct ReuseRecord {
+  std::int32_t op = 0;
+  std::int32_t output = 0;    ///< the tensor that the op allocates
+  std::int32_t input = 0;     ///< the tensor whose memory it may take
+  std::int32_t position = 0;  ///< which input of the op holds it
+  std::int64_t layout = 0;  ///< digest of the dtypes, sizes and strides of the op's inputs, which must be the same then
+
+  bool operator==(const ReuseRecord&) const = default;
+};
+
 enum class AllocationSource : std::uint8_t { kAllocator, kCupti };
 
 /// One allocation: the `index`-th (from 0, zero-byte requests not counted) while `op` ran.
@@ -96,6 +107,7 @@ struct RunKey {
   std::string signature;   ///< of the inputs: shapes, strides, dtypes, devices, aliases, scalar values, grad mode
   std::string device;      ///< "cpu", or the name of the GPU
   std::string torch_version;
+  std::string rules;  ///< version of the rules by which the run was read: what may move, what may be reused
 
   bool operator==(const RunKey&) const = default;
 };
@@ -117,6 +129,7 @@ struct Run {
   std::vector<UseRecord> uses;
   std::vector<DependencyRecord> dependencies;
   std::vector<AllocationRecord> allocations;
+  std::vector<ReuseRecord> reuses;  ///< an op's are together, best first
 
   bool operator==(const Run&) const = default;
 };
@@ -132,11 +145,13 @@ struct SlotRecord {
 
 enum class PointKind : std::uint8_t { kPlace, kReuse, kFree };
 
-/// What the rewritten graph says about a tensor at an op: place it while the op runs, or free it after the op.
+/// What the rewritten graph says about a tensor at an op: place it while the op runs, place it there over the tensor
+/// `of`, which ends, or free it after the op.
 struct PointRecord {
   PointKind kind = PointKind::kPlace;
   std::int32_t op = 0;
   std::int32_t tensor = 0;
+  std::int32_t of = kNone;  ///< for kReuse alone
 
   bool operator==(const PointRecord&) const = default;
 };

@@ -263,3 +263,70 @@ JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
 WHERE e.event <= e.peak_event
 GROUP BY e.run_id, e.tensor
 HAVING sum(e.change_bytes) > 0;
+
+-- === version 3: what takes the memory of a dying input
+
+PRAGMA user_version = 3;
+
+-- Version of the rules by which stowage read the run: what may move, what may be reused. Part of the key; '' in runs of
+-- before, whose plans are followed no more.
+ALTER TABLE runs ADD COLUMN rules TEXT NOT NULL DEFAULT '';
+
+DROP INDEX runs_by_key;
+CREATE INDEX runs_by_key ON runs (graph_hash, signature, device, torch_version, rules);
+
+-- A tensor that its op may write over an input that dies there: element by element, in the same layout.
+CREATE TABLE reuses (
+  run_id    INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  reuse     INTEGER NOT NULL CHECK (reuse >= 0),
+  op        INTEGER NOT NULL,
+  tensor    INTEGER NOT NULL,  -- that the op allocates
+  of_tensor INTEGER NOT NULL CHECK (of_tensor <> tensor),  -- whose memory it may take
+  position  INTEGER NOT NULL CHECK (position >= 0),        -- which input of the op holds that
+  layout    INTEGER NOT NULL,  -- digest of the dtypes, sizes and strides of the op's inputs
+  PRIMARY KEY (run_id, reuse),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op),
+  FOREIGN KEY (run_id, tensor) REFERENCES tensors (run_id, tensor),
+  FOREIGN KEY (run_id, of_tensor) REFERENCES tensors (run_id, tensor)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX reuses_by_op ON reuses (run_id, op);
+CREATE INDEX reuses_by_tensor ON reuses (run_id, tensor);
+CREATE INDEX reuses_by_of_tensor ON reuses (run_id, of_tensor);
+
+-- Of a point of kind 'reuse': the tensor whose memory `tensor` takes, and which ends there, without a 'free' point.
+ALTER TABLE points ADD COLUMN of_tensor INTEGER CHECK ((of_tensor IS NULL) = (kind <> 'reuse'));
+
+-- As before, and a tensor whose memory is taken ends just before the allocation that takes it.
+DROP VIEW planned_timeline;
+CREATE VIEW planned_timeline AS
+WITH changes (run_id, step, after_op, rank, op, tensor, what, change_bytes) AS (
+  SELECT p.run_id, -1, 0, 0, NULL, NULL, 'start',
+         (SELECT coalesce(sum(t.size_bytes), 0) FROM tensors AS t
+          WHERE t.run_id = p.run_id AND t.kind IN ('input', 'constant'))
+  FROM plans AS p
+  UNION ALL
+  SELECT o.run_id, o.step, 0, 2 * a.allocate_event, o.op, a.tensor, 'allocate', a.requested_bytes
+  FROM plan_order AS o JOIN allocations AS a ON a.run_id = o.run_id AND a.op = o.op
+  UNION ALL
+  SELECT o.run_id, o.step, 0, 2 * a.allocate_event - 1, o.op, r.of_tensor, 'reuse', -t.size_bytes
+  FROM plan_order AS o
+  JOIN points AS r ON r.run_id = o.run_id AND r.op = o.op AND r.kind = 'reuse'
+  JOIN allocations AS a ON a.run_id = r.run_id AND a.tensor = r.tensor
+  JOIN tensors AS t ON t.run_id = r.run_id AND t.tensor = r.of_tensor
+  UNION ALL
+  SELECT o.run_id, o.step, 0, 2 * a.free_event, o.op, a.tensor, 'free', -a.requested_bytes
+  FROM plan_order AS o
+  JOIN allocations AS a ON a.run_id = o.run_id AND a.op = o.op
+  JOIN tensors AS t ON t.run_id = a.run_id AND t.tensor = a.tensor
+  WHERE t.kind = 'workspace' AND a.free_event IS NOT NULL
+  UNION ALL
+  SELECT o.run_id, o.step, 1, f.point, o.op, f.tensor, 'free', -t.size_bytes
+  FROM plan_order AS o
+  JOIN points AS f ON f.run_id = o.run_id AND f.op = o.op AND f.kind = 'free'
+  JOIN tensors AS t ON t.run_id = f.run_id AND t.tensor = f.tensor
+)
+SELECT run_id, row_number() OVER running - 2 AS event, step, op, tensor, what, change_bytes,
+       sum(change_bytes) OVER running AS live_bytes
+FROM changes
+WINDOW running AS (PARTITION BY run_id ORDER BY step, after_op, rank ROWS UNBOUNDED PRECEDING);

@@ -74,8 +74,8 @@ void require_dense(Statement& row, std::string_view what, std::int32_t expected)
 
 Run read_run_rows(const Database& database, std::int64_t run_id) {
   Statement row = database.prepare(
-      "SELECT graph_hash, signature, device, torch_version, name, clock, created_unix_ns, execution, dropped_records, "
-      "complete, graph_text, duration_ns, peak_bytes FROM runs WHERE id = ?");
+      "SELECT graph_hash, signature, device, torch_version, rules, name, clock, created_unix_ns, execution, "
+      "dropped_records, complete, graph_text, duration_ns, peak_bytes FROM runs WHERE id = ?");
   row.bind(run_id);
   if (!row.step()) {
     throw StoreError(
@@ -87,6 +87,7 @@ Run read_run_rows(const Database& database, std::int64_t run_id) {
   run.key.signature = row.next_text();
   run.key.device = row.next_text();
   run.key.torch_version = row.next_text();
+  run.key.rules = row.next_text();
   run.name = row.next_text();
   run.clock = row.next_text();
   run.created_unix_ns = row.next<std::int64_t>();
@@ -151,6 +152,15 @@ Run read_run_rows(const Database& database, std::int64_t run_id) {
                                           .free_event = allocation.next_or_none(),
                                           .source = from_text<AllocationSource>(kSources, allocation.next_text())};
                 });
+  run.reuses =
+      read_rows(database, "SELECT op, tensor, of_tensor, position, layout FROM reuses WHERE run_id = ? ORDER BY reuse",
+                run_id, [](Statement& reuse) {
+                  return ReuseRecord{.op = reuse.next<std::int32_t>(),
+                                     .output = reuse.next<std::int32_t>(),
+                                     .input = reuse.next<std::int32_t>(),
+                                     .position = reuse.next<std::int32_t>(),
+                                     .layout = reuse.next<std::int64_t>()};
+                });
   refuse_contradiction(find_contradiction(run));
   return run;
 }
@@ -185,11 +195,12 @@ std::optional<PlanRecord> read_plan_rows(const Database& database, std::int64_t 
                                              .offset_bytes = slot.next<std::int64_t>(),
                                              .size_bytes = slot.next<std::int64_t>()};
                          });
-  plan.points = read_rows(database, "SELECT kind, op, tensor FROM points WHERE run_id = ? ORDER BY point", run_id,
-                          [](Statement& point) {
+  plan.points = read_rows(database, "SELECT kind, op, tensor, of_tensor FROM points WHERE run_id = ? ORDER BY point",
+                          run_id, [](Statement& point) {
                             return PointRecord{.kind = from_text<PointKind>(kPointKinds, point.next_text()),
                                                .op = point.next<std::int32_t>(),
-                                               .tensor = point.next<std::int32_t>()};
+                                               .tensor = point.next<std::int32_t>(),
+                                               .of = point.next_or_none()};
                           });
   refuse_contradiction(
       find_contradiction(plan, count_rows(database, "ops", run_id), count_rows(database, "tensors", run_id)));
@@ -257,13 +268,12 @@ std::int64_t Store::write_run(const Run& run) {
     refuse_contradiction(find_contradiction(run));
     database
         .prepare(
-            "INSERT INTO runs (graph_hash, signature, device, torch_version, stowage_version, name, clock, "
-            "created_unix_ns, "
-            "execution, dropped_records, complete, graph_text, duration_ns, peak_bytes) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-        .run(run.key.graph_hash, run.key.signature, run.key.device, run.key.torch_version, kStowageVersion, run.name,
-             run.clock, run.created_unix_ns, run.execution, run.dropped_records, run.complete, run.graph_text,
-             run.duration_ns, run.peak_bytes);
+            "INSERT INTO runs (graph_hash, signature, device, torch_version, rules, stowage_version, name, clock, "
+            "created_unix_ns, execution, dropped_records, complete, graph_text, duration_ns, peak_bytes) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+        .run(run.key.graph_hash, run.key.signature, run.key.device, run.key.torch_version, run.key.rules,
+             kStowageVersion, run.name, run.clock, run.created_unix_ns, run.execution, run.dropped_records,
+             run.complete, run.graph_text, run.duration_ns, run.peak_bytes);
     run_id = database.last_insert_id();
 
     std::int64_t row = 0;
@@ -295,6 +305,11 @@ std::int64_t Store::write_run(const Run& run) {
                       or_null(allocation.free_op), or_null(allocation.free_event),
                       to_text(kSources, allocation.source));
     }
+    row = 0;
+    Statement reuses = database.prepare("INSERT INTO reuses VALUES (?, ?, ?, ?, ?, ?, ?)");
+    for (const ReuseRecord& reuse : run.reuses) {
+      reuses.run(run_id, row++, reuse.op, reuse.output, reuse.input, reuse.position, reuse.layout);
+    }
   });
   return run_id;
 }
@@ -319,9 +334,9 @@ void Store::write_plan(std::int64_t run_id, const PlanRecord& plan) {
       slots.run(run_id, row++, slot.tensor, slot.offset_bytes, slot.size_bytes);
     }
     row = 0;
-    Statement points = database.prepare("INSERT INTO points VALUES (?, ?, ?, ?, ?)");
+    Statement points = database.prepare("INSERT INTO points VALUES (?, ?, ?, ?, ?, ?)");
     for (const PointRecord& point : plan.points) {
-      points.run(run_id, row++, to_text(kPointKinds, point.kind), point.op, point.tensor);
+      points.run(run_id, row++, to_text(kPointKinds, point.kind), point.op, point.tensor, or_null(point.of));
     }
   });
 }
@@ -331,9 +346,9 @@ std::optional<PlannedRun> Store::find_plan(const RunKey& key) const {
     const Database& database = impl_->database;
     Statement row = database.prepare(
         "SELECT id FROM runs INDEXED BY runs_by_key JOIN plans ON run_id = id "
-        "WHERE graph_hash = ? AND signature = ? AND device = ? AND torch_version = ? AND complete = 1 AND "
-        "dropped_records = 0 ORDER BY id DESC LIMIT 1");
-    row.bind(key.graph_hash, key.signature, key.device, key.torch_version);
+        "WHERE graph_hash = ? AND signature = ? AND device = ? AND torch_version = ? AND rules = ? AND complete = 1 "
+        "AND dropped_records = 0 ORDER BY id DESC LIMIT 1");
+    row.bind(key.graph_hash, key.signature, key.device, key.torch_version, key.rules);
     if (!row.step()) return std::nullopt;
     const auto run_id = row.next<std::int64_t>();
     return PlannedRun{.run = read_run_rows(database, run_id), .plan = read_plan_rows(database, run_id).value()};

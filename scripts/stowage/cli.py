@@ -130,7 +130,7 @@ def peak(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit:
 
 @app.command(epilog="Example: stowage plan profile.db --json")
 def plan(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
-    """The planned order, its slots and free points.
+    """The planned order, its slots, and the points where tensors begin and end.
 
     Says which ops moved: the fewest whose moving turns program order into the planned order.
     """
@@ -153,7 +153,8 @@ def plan(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit:
     print_table(
         [">step", ">op", "moved", "kind", "name", "places", "reuses", "frees"],
         [(op["step"], op["op"], "moved" if op["moved"] else NOTHING, op["kind"], op["name"],
-          *(", ".join(map(tensor_name, op[kind])) or NOTHING for kind in ("place", "reuse", "free"))) for op in order])
+          *(", ".join(map(show, op[kind])) or NOTHING
+            for kind, show in (("place", tensor_name), ("reuse", reuse_name), ("free", tensor_name)))) for op in order])
     print()
     print_table(
         [">offset", ">size", "tensor", "kind"],
@@ -242,6 +243,10 @@ def status(run: Row) -> str:
 
 def tensor_name(tensor: Row) -> str:
     return tensor["name"] or f"tensor {tensor['tensor']}"
+
+
+def reuse_name(point: Row) -> str:
+    return f"{tensor_name(point)} over {point['of_name'] or 'tensor ' + str(point['of_tensor'])}"
 
 
 def op_name(op: int | None, kind: str | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 APPLICATION_ID = 0x73746F77  # "stow"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 OLDEST_SQLITE = (3, 37)  # STRICT tables
 DAMAGED = "the file is damaged: move it away and profile again"
 NO_STORE = "the file is damaged, cut short or no store: move it away and profile again"
@@ -151,7 +151,9 @@ class Store:
         """Refuses a run whose rows name ops or tensors that are not there."""
         names = (("uses", "op", "ops"), ("uses", "tensor", "tensors"), ("allocations", "op", "ops"),
                  ("allocations", "free_op", "ops"), ("allocations", "tensor", "tensors"), ("plan_order", "op", "ops"),
-                 ("slots", "tensor", "tensors"), ("points", "op", "ops"), ("points", "tensor", "tensors"))
+                 ("slots", "tensor", "tensors"), ("points", "op", "ops"), ("points", "tensor", "tensors"),
+                 ("points", "of_tensor", "tensors"), ("reuses", "op", "ops"), ("reuses", "tensor", "tensors"),
+                 ("reuses", "of_tensor", "tensors"))
         for table, name, parent in names:
             parent_name = parent.removesuffix("s")
             dangling = self.query(f"SELECT {name} AS id FROM {table} WHERE run_id = ?1 AND {name} NOT IN "
@@ -228,10 +230,12 @@ class Store:
                            "WHERE p.run_id = ? ORDER BY p.step", run_id)
         moved = moved_ops([row["op"] for row in order])
         points = defaultdict(list)
-        for point in self.query("SELECT p.kind, p.op, p.tensor, t.name FROM points AS p LEFT JOIN tensors AS t "
-                                "ON t.run_id = p.run_id AND t.tensor = p.tensor "
+        for point in self.query("SELECT p.kind, p.op, p.tensor, t.name, p.of_tensor, i.name AS of_name FROM points AS p "
+                                "LEFT JOIN tensors AS t ON t.run_id = p.run_id AND t.tensor = p.tensor "
+                                "LEFT JOIN tensors AS i ON i.run_id = p.run_id AND i.tensor = p.of_tensor "
                                 "WHERE p.run_id = ? ORDER BY p.point", run_id):
-            points[point["op"], point["kind"]].append({"tensor": point["tensor"], "name": point["name"]})
+            shown = ("tensor", "name", "of_tensor", "of_name") if point["kind"] == "reuse" else ("tensor", "name")
+            points[point["op"], point["kind"]].append({column: point[column] for column in shown})
         for row in order:
             row["moved"] = row["op"] in moved
             for kind in ("place", "reuse", "free"):

@@ -25,11 +25,11 @@ Stowage = Callable[..., subprocess.CompletedProcess[str]]
 ROWS = {
     "runs": [
         (1, "eval", "e5", "()", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_000_000_000_000, 1, 12, 0, 50, 64,
-         "graph()"),
+         "graph()", "2"),
         (2, "step", "57", "(Float[4])", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_060_000_000_000, 2, 0, 1,
-         5_000_000, 16 * MIB + 4, "graph(%x, %w)"),
+         5_000_000, 16 * MIB + 4, "graph(%x, %w)", "2"),
         (3, "step", "57", "(Float[8])", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_120_000_000_000, 1, 0, 1,
-         600, 64, "graph(%x, %w)"),
+         600, 64, "graph(%x, %w)", "2"),
     ],
     "ops": [
         (2, 0, "a", "aten::matmul", "net.fc", "net.py:7", 0, 2_000_000),
@@ -85,7 +85,7 @@ ROWS = {
         (2, 4, 7, 9 * MIB, 1 * MIB),
     ],
     "points": [
-        (2, point, kind, op, tensor)
+        (2, point, kind, op, tensor, None)
         for point, (kind, op, tensor) in enumerate([
             ("place", 0, 3), ("place", 0, 4), ("place", 2, 6), ("free", 2, 3), ("place", 1, 5), ("place", 3, 7),
             ("free", 3, 5), ("free", 4, 6), ("free", 4, 7),

@@ -30,7 +30,7 @@ def parsed(stowage: Stowage, *arguments: str) -> object:
 
 def test_info(stowage: Stowage, store: Path) -> None:
     expected = f"""\
-store    run.db (schema 2, {store.stat().st_size / 1024:.2f} KiB)
+store    run.db (schema 3, {store.stat().st_size / 1024:.2f} KiB)
 stowage  0.1.0
 torch    2.11.0
 device   cpu
@@ -175,6 +175,19 @@ step  op  moved  kind          name  places       reuses  frees
 """
 
 
+def test_plan_shows_what_takes_the_memory_of_what(stowage: Stowage, store: Path) -> None:
+    change_store(store, "DELETE FROM points WHERE kind = 'free' AND tensor = 3; "
+                        "UPDATE points SET kind = 'reuse', of_tensor = 3 WHERE tensor = 6 AND kind = 'place'")
+    table = shown(stowage, "plan", "run.db").splitlines()[4:7]
+    assert table == ["step  op  moved  kind          name  places       reuses    frees",
+                     "   0   0  -      aten::matmul  a     a, tensor 4  -         -",
+                     "   1   2  moved  aten::mean    c     -            c over a  -"]
+    assert parsed(stowage, "plan", "run.db")["order"][1]["reuse"] == [
+        {"tensor": 6, "name": "c", "of_tensor": 3, "of_name": "a"}]
+    ops = parsed(stowage, "ops", "run.db", "--planned")["ops"]
+    assert (ops[1]["freed_bytes"], ops[1]["live_after_bytes"]) == (4 * MIB, 4 * MIB + 4)
+
+
 def test_sql(stowage: Stowage, store: Path) -> None:
     query = "SELECT kind, count(*) AS tensors, NULL FROM tensors WHERE run_id = 2 GROUP BY kind ORDER BY 2, 1"
     assert shown(stowage, "sql", "run.db", query, note="") == """\
@@ -210,7 +223,7 @@ def test_info_json(stowage: Stowage, store: Path) -> None:
     answer = parsed(stowage, "info", "run.db")
     runs = answer.pop("runs")
     assert answer == {
-        "store": "run.db", "schema": 2, "size_bytes": store.stat().st_size, "dropped_records": 12,
+        "store": "run.db", "schema": 3, "size_bytes": store.stat().st_size, "dropped_records": 12,
         "first_unix_ns": 1_700_000_000_000_000_000, "last_unix_ns": 1_700_000_120_000_000_000,
         "stowage_version": ["0.1.0"], "torch_version": ["2.11.0"], "device": ["cpu"], "clock": ["steady_clock"],
     }

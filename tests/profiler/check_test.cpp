@@ -42,6 +42,11 @@ TEST(FindContradiction, NamesTheRowOfARun) {
       {[](auto& run) { run.allocations[0].free_op = kNone; }, "allocation 0 is freed by half"},
       {[](auto& run) { run.allocations[0].free_op = 4; }, "allocation 0 names op 4 of 4"},
       {[](auto& run) { run.allocations[2].free_event = 3; }, "allocation 2 is freed before it is made"},
+      {[](auto& run) { run.reuses[0].op = 4; }, "reuse 0 names op 4 of 4"},
+      {[](auto& run) { run.reuses[0].output = 7; }, "reuse 0 names tensor 7 of 7"},
+      {[](auto& run) { run.reuses[0].input = -1; }, "reuse 0 names tensor -1 of 7"},
+      {[](auto& run) { run.reuses[0].input = 5; }, "reuse 0 is of itself"},
+      {[](auto& run) { run.reuses[0].position = -1; }, "reuse 0 has a wrong position"},
   };
   for (const BrokenRun& broken : cases) {
     profiler::Run run = sample_run();
@@ -64,8 +69,11 @@ TEST(FindContradiction, NamesTheRowOfAPlan) {
       {[](PlanRecord& plan) { plan.slots[1].offset_bytes = 513; }, "slot 1 is outside the arena of 1280 B"},
       {[](PlanRecord& plan) { plan.slots[1].offset_bytes = -1; }, "slot 1 is outside the arena of 1280 B"},
       {[](PlanRecord& plan) { plan.slots[2].size_bytes = INT64_MAX; }, "slot 2 is outside the arena of 1280 B"},
-      {[](PlanRecord& plan) { plan.points[4].op = 4; }, "point 4 names op 4 of 4"},
+      {[](PlanRecord& plan) { plan.points[3].op = 4; }, "point 3 names op 4 of 4"},
       {[](PlanRecord& plan) { plan.points[0].tensor = -1; }, "point 0 names tensor -1 of 7"},
+      {[](PlanRecord& plan) { plan.points[2].of = 7; }, "point 2 names tensor 7 of 7"},
+      {[](PlanRecord& plan) { plan.points[2].of = kNone; }, "point 2 takes a tensor's memory by half"},
+      {[](PlanRecord& plan) { plan.points[3].of = 3; }, "point 3 takes a tensor's memory by half"},
   };
   for (const BrokenPlan& broken : cases) {
     PlanRecord plan = sample_plan();

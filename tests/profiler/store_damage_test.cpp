@@ -149,6 +149,9 @@ TEST_F(DamagedStore, RowsThatContradictOneAnother) {
       {"UPDATE slots SET offset_bytes = 9223372036854775807", "the plan of run 1",
        "slot 0 is outside the arena of 1280 B"},
       {"UPDATE points SET tensor = 7 WHERE point = 2", "the plan of run 1", "point 2 names tensor 7 of 7"},
+      {"UPDATE points SET of_tensor = 7 WHERE point = 2", "the plan of run 1", "point 2 names tensor 7 of 7"},
+      {"UPDATE points SET of_tensor = NULL", "the plan of run 1", "point 2 takes a tensor's memory by half"},
+      {"UPDATE reuses SET of_tensor = tensor", "run 1", "reuse 0 is of itself"},
   };
   for (const Tampering& tampering : cases) {
     std::filesystem::remove(path());

@@ -75,7 +75,8 @@ TEST(Store, FindsTheNewestPlanOfAKey) {
 TEST(Store, FindsNoPlanForAnotherKey) {
   Store store(":memory:", kReadWrite);
   store.write_plan(store.write_run(sample_run()), sample_plan());
-  for (std::string RunKey::*part : {&RunKey::graph_hash, &RunKey::signature, &RunKey::device, &RunKey::torch_version}) {
+  for (std::string RunKey::*part :
+       {&RunKey::graph_hash, &RunKey::signature, &RunKey::device, &RunKey::torch_version, &RunKey::rules}) {
     RunKey key = sample_run().key;
     key.*part += "x";
     EXPECT_EQ(store.find_plan(key), std::nullopt);
@@ -140,8 +141,11 @@ TEST_F(StoreTest, ViewsAnswerTheCommonQuestions) {
                    "SELECT format('%d %d %d %d', allocate_op, free_op, first_use_op, last_use_op) "
                    "FROM lifetimes WHERE name = 'a'"),
             "1 2 1 2");
+  // As planned, h ends (384) where a takes its memory (896).
   EXPECT_EQ(tamper(path(), "SELECT group_concat(live_bytes, ' ') FROM (SELECT * FROM planned_timeline ORDER BY event)"),
-            "384 896 1664 896 1408 896 900 388");
+            "384 896 1664 896 384 896 900 388");
+  EXPECT_EQ(tamper(path(), "SELECT format('%d %d', tensor, change_bytes) FROM planned_timeline WHERE what = 'reuse'"),
+            "3 -512");
   EXPECT_EQ(tamper(path(), "SELECT format('%d %d %d', event, op, live_bytes) FROM planned_peak"), "1 0 1664");
   EXPECT_EQ(tamper(path(),
                    "SELECT group_concat(tensor || ':' || size_bytes, ' ') FROM "
@@ -219,7 +223,7 @@ TEST_F(StoreTest, MigratesAnOlderFileAndKeepsItsRuns) {
                      "(5, 'old', 'hash', '()', 'cpu', '2.11.0', '0.0.9', 'steady_clock', 1, 1, 0, 1, 2, 3, 'graph')");
   EXPECT_EQ(
       store_error([&] { Store store(path()); }),
-      "cannot open store '" + path() + "': schema 1, this build reads 2; open it for writing once, which migrates it");
+      "cannot open store '" + path() + "': schema 1, this build reads 3; open it for writing once, which migrates it");
 
   Store store(path(), kReadWrite);
   EXPECT_EQ(store.read_run(5).name, "old");
@@ -229,7 +233,34 @@ TEST_F(StoreTest, MigratesAnOlderFileAndKeepsItsRuns) {
   EXPECT_EQ(store.read_plan(5), plan);
   Store(path("new.db"), kReadWrite);
   EXPECT_EQ(tamper(path(), kDumpSchema), tamper(path("new.db"), kDumpSchema));
-  EXPECT_EQ(tamper(path(), "PRAGMA user_version"), "2");
+  EXPECT_EQ(tamper(path(), "PRAGMA user_version"), "3");
+}
+
+TEST_F(StoreTest, PlansOfVersion2StayReadableAndAreFollowedNoMore) {
+  tamper(path(),
+         schema_section(1) + schema_section(2) +
+             "INSERT INTO runs VALUES "
+             "(1, 'old', '9f86d081', '(Float[4, 8])', 'cpu', '2.11.0', '0.0.9', 'steady_clock', 1, 1, 0, 1, 2, 3, '');"
+             "INSERT INTO ops VALUES (1, 0, 'a', 'aten::relu', '', '', 0, 1);"
+             "INSERT INTO tensors VALUES (1, 0, 'a', 'intermediate', 64, '', '');"
+             "INSERT INTO allocations VALUES (1, 0, 0, 0, 0, 64, 64, 0, 0, 0, 1, 'allocator');"
+             "INSERT INTO plans VALUES (1, 64, 64, 64, 'optimal', 64, 64, 'optimal', 5, '');"
+             "INSERT INTO plan_order VALUES (1, 0, 0);"
+             "INSERT INTO slots VALUES (1, 0, 0, 0, 64);"
+             "INSERT INTO points VALUES (1, 0, 'place', 0, 0), (1, 1, 'free', 0, 0)");
+  Store store(path(), kReadWrite);
+  const profiler::Run run = store.read_run(1);
+  EXPECT_EQ(run.key.rules, "");
+  EXPECT_EQ(run.reuses, std::vector<ReuseRecord>{});
+  const std::optional<PlanRecord> plan = store.read_plan(1);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->points, (std::vector<PointRecord>{{.kind = PointKind::kPlace, .op = 0, .tensor = 0},
+                                                    {.kind = PointKind::kFree, .op = 0, .tensor = 0}}));
+  EXPECT_EQ(tamper(path(), "SELECT group_concat(live_bytes, ' ') FROM (SELECT * FROM planned_timeline ORDER BY event)"),
+            "0 64 0");
+  RunKey key = run.key;
+  key.rules = "2";
+  EXPECT_EQ(store.find_plan(key), std::nullopt);
 }
 
 TEST_F(StoreTest, AMigrationThatFailsLeavesTheFileAsItWas) {
@@ -245,10 +276,10 @@ TEST_F(StoreTest, AMigrationThatFailsLeavesTheFileAsItWas) {
 
 TEST_F(StoreTest, RefusesANewerSchema) {
   Store(path(), kReadWrite);
-  tamper(path(), "PRAGMA user_version = 3");
+  tamper(path(), "PRAGMA user_version = 4");
   const std::string expected =
       "cannot open store '" + path() +
-      "': schema 3, this build reads 2; profile again into another file or use a newer stowage";
+      "': schema 4, this build reads 3; profile again into another file or use a newer stowage";
   EXPECT_EQ(store_error([&] { Store store(path()); }), expected);
   EXPECT_EQ(store_error([&] { Store store(path(), kReadWrite); }), expected);
 }

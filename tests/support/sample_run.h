@@ -17,7 +17,8 @@ namespace stowage::profiler {
 /// of its own where it can be.
 inline Run sample_run() {
   Run run;
-  run.key = {.graph_hash = "9f86d081", .signature = "(Float[4, 8])", .device = "cpu", .torch_version = "2.11.0"};
+  run.key = {
+      .graph_hash = "9f86d081", .signature = "(Float[4, 8])", .device = "cpu", .torch_version = "2.11.0", .rules = "2"};
   run.name = "step";
   run.clock = "steady_clock";
   run.created_unix_ns = 1'700'000'000'123'456'789;
@@ -81,20 +82,20 @@ inline Run sample_run() {
       allocation(5, 1, 0, 512, 3, 2, 6),
       allocation(6, 2, 0, 4, 5, kNone, kNone),
   };
+  run.reuses = {{.op = 1, .output = 5, .input = 3, .position = 0, .layout = -0x123456789abcdef}};
   return run;
 }
 
-/// A plan for `sample_run`, in its one legal order.
+/// A plan for `sample_run`, in its one legal order: a takes the memory of h.
 inline PlanRecord sample_plan() {
   PlanRecord plan;
   plan.order = {0, 1, 2, 3};
   plan.slots = {{.tensor = 3, .offset_bytes = 0, .size_bytes = 512},
                 {.tensor = 4, .offset_bytes = 512, .size_bytes = 768},
-                {.tensor = 5, .offset_bytes = 512, .size_bytes = 512}};
+                {.tensor = 5, .offset_bytes = 0, .size_bytes = 512}};
   plan.points = {{.kind = PointKind::kPlace, .op = 0, .tensor = 3},
                  {.kind = PointKind::kPlace, .op = 0, .tensor = 4},
-                 {.kind = PointKind::kReuse, .op = 1, .tensor = 5},
-                 {.kind = PointKind::kFree, .op = 1, .tensor = 3},
+                 {.kind = PointKind::kReuse, .op = 1, .tensor = 5, .of = 3},
                  {.kind = PointKind::kFree, .op = 2, .tensor = 5}};
   plan.peak_bytes = 1'664;
   plan.program_peak_bytes = 1'665;
