@@ -13,7 +13,8 @@ thread_local Session* t_session = nullptr;
 }  // namespace
 
 std::string_view to_string(Miss reason) {
-  static constexpr std::array<std::string_view, kMissCount> kNames = {"escapes", "unplanned", "too_large", "busy"};
+  static constexpr std::array<std::string_view, kMissCount> kNames = {"escapes", "unplanned", "too_large", "busy",
+                                                                      "held"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 
@@ -23,6 +24,7 @@ void Counters::add(const Counters& other) {
     to.bytes += from.bytes;
   };
   add_count(hits, other.hits);
+  add_count(reused, other.reused);
   for (std::size_t reason = 0; reason < kMissCount; ++reason) add_count(misses[reason], other.misses[reason]);
   late_frees += other.late_frees;
 }
@@ -50,6 +52,7 @@ void Session::leave() {
 void Session::enter_op(std::int32_t op) {
   op_.store(op, std::memory_order_relaxed);
   index_ = 0;
+  if (mode_ == Mode::kPlanned) static_cast<PlannedSession*>(this)->reusable_ = nullptr;
 }
 
 ProfileSession::ProfileSession(PlannedAllocator& allocator) : Session(allocator, Mode::kProfile) {}
@@ -103,6 +106,11 @@ void PlannedSession::check_freed(const void* pointer) {
   if (table_.arena_bytes != 0 && allocator_.arenas_.back()->is_live(pointer)) ++counters_.late_frees;
 }
 
+void PlannedSession::permit_reuse(const void* pointer, std::int64_t size_bytes) {
+  reusable_ = pointer;
+  reusable_bytes_ = size_bytes;
+}
+
 // --- arena ----------------------------------------------------------------------------------------------------------
 
 bool PlannedAllocator::Arena::contains(const void* pointer) const {
@@ -127,6 +135,13 @@ bool PlannedAllocator::Arena::try_place(Slot slot) {
   if (after != live.end() && after->begin_bytes < span.end_bytes) return false;
   if (after != live.begin() && std::prev(after)->end_bytes > span.begin_bytes) return false;
   live.insert(after, span);
+  return true;
+}
+
+bool PlannedAllocator::Arena::try_share(Slot slot) {
+  const auto span = find(base + slot.offset_bytes);
+  if (span == live.end() || span->holders != 1 || span->end_bytes - span->begin_bytes != slot.size_bytes) return false;
+  ++span->holders;
   return true;
 }
 
@@ -224,11 +239,20 @@ void* PlannedAllocator::allocate_planned(PlannedSession& session, std::size_t si
       reason = Miss::kTooLarge;
     } else {
       std::lock_guard lock(mutex_);
-      if (!arenas_.empty() && arenas_.back()->try_place(slot)) {
+      Arena* arena = arenas_.empty() ? nullptr : arenas_.back().get();
+      const bool may_share = slot.reuses && arena != nullptr && session.reusable_ == arena->base + slot.offset_bytes &&
+                             session.reusable_bytes_ == bytes;
+      if (slot.reuses) session.reusable_ = nullptr;
+      if (may_share && arena->try_share(slot)) {
+        session.counters_.reused.add(bytes);
         session.counters_.hits.add(bytes);
-        return arenas_.back()->base + slot.offset_bytes;
+        return arena->base + slot.offset_bytes;
       }
-      reason = Miss::kBusy;
+      if (arena != nullptr && arena->try_place(slot)) {
+        session.counters_.hits.add(bytes);
+        return arena->base + slot.offset_bytes;
+      }
+      reason = slot.reuses ? Miss::kHeld : Miss::kBusy;
     }
   }
   session.counters_.misses[static_cast<std::size_t>(reason)].add(bytes);
@@ -285,6 +309,7 @@ bool PlannedAllocator::free_slot(void* pointer) {
     Arena& arena = **found;
     const auto span = arena.find(pointer);
     if (span == arena.live.end()) return true;  // not live: a double free, dropped
+    if (--span->holders > 0) return true;
     if (poison_.load(std::memory_order_relaxed)) {
       std::memset(pointer, 0xFF, static_cast<std::size_t>(span->end_bytes - span->begin_bytes));
     }

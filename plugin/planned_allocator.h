@@ -26,6 +26,7 @@ class Upstream {
 struct Slot {
   std::int64_t offset_bytes = 0;
   std::int64_t size_bytes = 0;
+  bool reuses = false;  ///< its op may write it over an input that dies there; see `PlannedSession::permit_reuse`
 
   bool operator==(const Slot&) const = default;
 };
@@ -43,9 +44,10 @@ enum class Miss : std::uint8_t {
   kUnplanned,  ///< the op makes more allocations than its profile had
   kTooLarge,   ///< larger than its slot
   kBusy,       ///< its slot overlaps one that is still live
+  kHeld,       ///< it was to take an input's memory, but nobody could say that only the op holds that input
 };
-inline constexpr std::size_t kMissCount = 4;
-/// "escapes", "unplanned", "too_large" or "busy".
+inline constexpr std::size_t kMissCount = 5;
+/// "escapes", "unplanned", "too_large", "busy" or "held".
 std::string_view to_string(Miss reason);
 
 struct Count {
@@ -59,6 +61,7 @@ struct Count {
 /// What planned runs were served, summed over runs.
 struct Counters {
   Count hits;
+  Count reused;  ///< those of the hits that took the memory of an input still live
   std::array<Count, kMissCount> misses;
   /// Tensors still referenced at their free point: the slot stayed busy until they died.
   std::int64_t late_frees = 0;
@@ -141,15 +144,22 @@ class PlannedSession : public Session {
   bool owns_arena() const { return owns_arena_; }
   /// A free point has dropped its reference to the slot at `pointer`: counts it as late if it is still live.
   void check_freed(const void* pointer);
+  /// Lets the running op's allocation whose slot `reuses` lie on the live slot at `pointer`, once, if both have exactly
+  /// `size_bytes`. The caller answers for it: the op alone holds the tensor there, and does not read an element of it
+  /// after writing that of the result. `enter_op` takes the permission back.
+  void permit_reuse(const void* pointer, std::int64_t size_bytes);
   const Counters& counters() const { return counters_; }
   /// Largest live sum of what this run took from upstream; the arena is not in it.
   std::int64_t upstream_peak_bytes() const;
 
  private:
   friend class PlannedAllocator;
+  friend class Session;
   const SlotTable& table_;
   Counters counters_;
   bool owns_arena_ = false;
+  const void* reusable_ = nullptr;  ///< where the op's result may overlap its input
+  std::int64_t reusable_bytes_ = 0;
 };
 
 /// Every live byte of the device, as far as it was allocated while the meter ran.
@@ -195,11 +205,12 @@ class PlannedAllocator {
   friend class ProfileSession;
   friend class PlannedSession;
 
-  /// An arena's live slots, by address.
+  /// An arena's live slots, by address. Two storages hold a slot while an op writes its result over an input.
   struct Arena {
     struct Span {
       std::int64_t begin_bytes;
       std::int64_t end_bytes;
+      std::int32_t holders = 1;
     };
     char* base = nullptr;
     std::int64_t size_bytes = 0;
@@ -208,6 +219,8 @@ class PlannedAllocator {
 
     bool contains(const void* pointer) const;
     bool try_place(Slot slot);
+    /// Makes the live slot that is exactly this one, and has one holder, held by two.
+    bool try_share(Slot slot);
     /// The live slot that begins at `pointer`, or the end of `live`.
     std::vector<Span>::iterator find(const void* pointer);
     bool is_live(const void* pointer);
