@@ -75,6 +75,10 @@ solver::Problem to_problem(const Run& run) {
   std::sort(events.begin(), events.end(), [](const Timed& a, const Timed& b) { return a.event < b.event; });
   for (const Timed& timed : events) problem.ops[index(timed.op)].events.push_back(timed.what);
 
+  for (const profiler::ReuseRecord& reuse : run.reuses) {
+    problem.ops[index(reuse.op)].reuses.push_back({.output = reuse.output, .input = reuse.input});
+  }
+
   // An op's own allocation is no read of it: what allocates comes first anyhow.
   for (const profiler::AllocationRecord& allocation : run.allocations) {
     std::erase(problem.ops[index(allocation.op)].reads, allocation.tensor);
@@ -95,7 +99,12 @@ PlanRecord to_record(const Run& run, const solver::Plan& plan) {
     for (const std::int32_t tensor : placed[index(op)]) {
       record.slots.push_back(
           {tensor, plan.offset_bytes[index(tensor)], round_up(run.tensors[index(tensor)].size_bytes)});
-      record.points.push_back({PointKind::kPlace, op, tensor});
+      const std::int32_t reused = plan.reuse_of[index(tensor)];
+      if (reused == solver::kNoReuse) {
+        record.points.push_back({PointKind::kPlace, op, tensor});
+      } else {
+        record.points.push_back({PointKind::kReuse, op, tensor, reused});
+      }
     }
     for (const std::int32_t tensor : plan.frees_after[index(op)]) {
       record.points.push_back({PointKind::kFree, op, tensor});
@@ -115,6 +124,7 @@ solver::Plan to_plan(const Run& run, const PlanRecord& record) {
   solver::Plan plan;
   plan.order = record.order;
   plan.offset_bytes.assign(run.tensors.size(), solver::kNoSlot);
+  plan.reuse_of.assign(run.tensors.size(), solver::kNoReuse);
   plan.frees_after.resize(run.ops.size());
   for (const profiler::SlotRecord& slot : record.slots) {
     if (in_range(slot.tensor, run.tensors.size())) plan.offset_bytes[index(slot.tensor)] = slot.offset_bytes;
@@ -122,6 +132,9 @@ solver::Plan to_plan(const Run& run, const PlanRecord& record) {
   for (const profiler::PointRecord& point : record.points) {
     if (point.kind == PointKind::kFree && in_range(point.op, run.ops.size())) {
       plan.frees_after[index(point.op)].push_back(point.tensor);
+    }
+    if (point.kind == PointKind::kReuse && in_range(point.tensor, run.tensors.size())) {
+      plan.reuse_of[index(point.tensor)] = point.of;
     }
   }
   for (std::vector<std::int32_t>& frees : plan.frees_after) std::sort(frees.begin(), frees.end());
@@ -139,6 +152,9 @@ SlotTable to_slot_table(const Run& run, const PlanRecord& record) {
   std::vector<Slot> slot_of(run.tensors.size());
   for (const profiler::SlotRecord& slot : record.slots)
     slot_of[index(slot.tensor)] = {slot.offset_bytes, slot.size_bytes};
+  for (const profiler::PointRecord& point : record.points) {
+    if (point.kind == PointKind::kReuse) slot_of[index(point.tensor)].reuses = true;
+  }
 
   SlotTable table;
   table.arena_bytes = record.arena_bytes;

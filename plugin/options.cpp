@@ -29,6 +29,11 @@ const std::vector<OptionRow>& rows() {
   static const std::vector<OptionRow> table = {
       {"store", "file that profiles and plans are kept in; empty: in memory only", &Options::store},
       {"plan", "whether regions are profiled and planned; off: they run as they are", &Options::plan},
+      {"reuse", "whether results of pointwise ops may take the memory of inputs that die there", &Options::reuse},
+      {"reuse_ops",
+       "more ops of which that is true, as 'mine::scale,mine::gate': each element of the result depends on "
+       "the same element of the inputs alone, read once, before it is written",
+       &Options::reuse_ops},
       {"poison", "fill freed slots with NaN bytes, to catch a read after free", &Options::poison},
       {"meter", "count every live byte that any thread allocates", &Options::meter},
       {"verify", "run every planned step unplanned first and compare the results of each op; slow", &Options::verify},

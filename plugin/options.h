@@ -12,6 +12,8 @@ namespace stowage {
 struct Options {
   std::string store;
   bool plan = true;
+  bool reuse = true;
+  std::string reuse_ops;
   bool poison = false;
   bool meter = false;
   bool verify = false;

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "plugin/reuse.h"
+
 namespace stowage {
 namespace {
 
@@ -25,6 +27,7 @@ using TensorIds = std::vector<std::int32_t>;
 
 // Functions, since operators are registered before this file's constants would be initialised.
 Symbol observe_symbol() { return Symbol::fromQualString("stowage::observe"); }
+Symbol inputs_symbol() { return Symbol::fromQualString("stowage::inputs"); }
 Symbol op_attribute() { return Symbol::attr("op"); }
 
 void insert_sorted(TensorIds& ids, std::int32_t id) {
@@ -40,7 +43,7 @@ void insert_sorted(TensorIds& ids, const TensorIds& more) {
 class Observation {
  public:
   Observation(const GraphFacts& facts, ProfileSession& session, profiler::Backend& backend)
-      : session_(session), backend_(backend), results_(facts.ops.size()) {}
+      : facts_(facts), session_(session), backend_(backend), results_(facts.ops.size()) {}
 
   static Observation* current() { return t_current; }
   void make_current() { t_current = this; }
@@ -59,6 +62,19 @@ class Observation {
     if (!results_.empty()) backend_.begin_op(0);
   }
 
+  /// Op `op`, whose result may take an input's memory, is about to take copies of the top `count` values of the stack.
+  void see_inputs(std::int32_t op, std::size_t count, Stack& stack) {
+    const Node& node = *facts_.ops[static_cast<std::size_t>(op)].node;
+    reusable_.clear();
+    for (ReusableInput& input : find_reusable(node, torch::jit::last(stack, count))) {
+      const auto position = static_cast<std::size_t>(input.position);
+      const std::int32_t id =
+          id_of(torch::jit::peek(stack, position, count).toTensor(), node.inputs()[position]->debugName());
+      reusable_.emplace_back(id, std::move(input));
+    }
+    torch::jit::drop(stack, count);
+  }
+
   /// Op `op` has returned the top `count` values of the stack, which are observed and dropped.
   void observe(std::int32_t op, std::size_t count, const std::vector<std::string>& names, Stack& stack) {
     backend_.end_op(op);
@@ -66,6 +82,7 @@ class Observation {
     for (std::size_t position = 0; position < count; ++position) {
       results.push_back(tensors_of(torch::jit::peek(stack, position, count), names[position]));
     }
+    if (!reusable_.empty()) compare_result(op, torch::jit::peek(stack, 0, count).toTensor());
     torch::jit::drop(stack, count);  // a result that nobody uses dies here, while the op is still current
     if (static_cast<std::size_t>(op) + 1 < results_.size()) {
       session_.enter_op(op + 1);
@@ -74,6 +91,7 @@ class Observation {
   }
 
   const std::vector<std::vector<TensorIds>>& results() const { return results_; }
+  const std::vector<profiler::ReuseRecord>& reuses() const { return reuses_; }
   const std::string& opaque() const { return opaque_; }
   std::int64_t outside_bytes() const { return outside_bytes_; }
 
@@ -89,6 +107,14 @@ class Observation {
   }
 
  private:
+  void compare_result(std::int32_t op, const at::Tensor& result) {
+    const TensorIds& ids = results_[static_cast<std::size_t>(op)].front();
+    for (const auto& [id, input] : reusable_) {
+      if (input.matches(result)) reuses_.push_back({op, ids.front(), id, input.position, input.layout});
+    }
+    reusable_.clear();
+  }
+
   std::int32_t add_tensor(TensorKind kind) {
     tensors_.emplace_back().kind = kind;
     return static_cast<std::int32_t>(tensors_.size()) - 1;
@@ -181,9 +207,12 @@ class Observation {
 
   static thread_local Observation* t_current;
 
+  const GraphFacts& facts_;
   ProfileSession& session_;
   profiler::Backend& backend_;
   std::vector<std::vector<TensorIds>> results_;  ///< by op, by output
+  std::vector<profiler::ReuseRecord> reuses_;
+  std::vector<std::pair<std::int32_t, ReusableInput>> reusable_;  ///< of the op that runs, with the tensor of each
   std::vector<profiler::TensorRecord> tensors_;
   std::vector<std::int32_t> tensor_of_allocation_;
   std::unordered_map<const void*, std::int32_t> outside_;
@@ -204,12 +233,24 @@ torch::jit::Operation make_observe(const Node* node) {
   };
 }
 
-std::shared_ptr<Graph> with_observers(Graph& graph) {
-  std::shared_ptr<Graph> copy = graph.copy();
+/// `stowage::inputs[op](...)`: shows it what op `op` is about to take.
+torch::jit::Operation make_inputs(const Node* node) {
+  return [op = static_cast<std::int32_t>(node->i(op_attribute())), count = node->inputs().size()](Stack& stack) {
+    Observation::current()->see_inputs(op, count, stack);
+  };
+}
+
+std::shared_ptr<Graph> with_observers(const GraphFacts& facts) {
+  std::shared_ptr<Graph> copy = facts.graph->copy();
   std::int64_t op = 0;
   for (auto each = copy->nodes().begin(); each != copy->nodes().end(); ++each) {
     Node* node = *each;
     if (node->kind() == torch::jit::prim::Constant) continue;
+    if (may_reuse(facts.ops[static_cast<std::size_t>(op)])) {
+      Node* inputs = copy->create(inputs_symbol(), node->inputs(), /*num_outputs=*/0);
+      inputs->i_(op_attribute(), op);
+      inputs->insertBefore(node);
+    }
     Node* observe = copy->create(observe_symbol(), node->outputs(), /*num_outputs=*/0);
     std::vector<std::string> names;
     for (const Value* output : node->outputs()) names.push_back(output->debugName());
@@ -352,7 +393,7 @@ void name_unseen(Run& run) {
 }  // namespace
 
 Profiler::Profiler(const GraphFacts& facts)
-    : facts_(facts), code_(with_observers(*facts.graph), "stowage"), backend_(profiler::make_cpu_backend()) {}
+    : facts_(facts), code_(with_observers(facts), "stowage"), backend_(profiler::make_cpu_backend()) {}
 
 Run Profiler::run(Stack& stack, PlannedAllocator& allocator, std::string& why_not) {
   ProfileSession session(allocator);
@@ -404,13 +445,16 @@ Run Profiler::run(Stack& stack, PlannedAllocator& allocator, std::string& why_no
   fill_uses(run, facts_, std::move(tensors_of), observation.results());
   find_outputs(run);
   name_unseen(run);
+  run.reuses = observation.reuses();
+  keep_possible_reuses(run);
   why_not = observation.opaque();
   return run;
 }
 
 torch::jit::RegisterOperators register_profile_operators() {
   return torch::jit::RegisterOperators(
-      {torch::jit::Operator(observe_symbol(), make_observe, c10::AliasAnalysisKind::CONSERVATIVE)});
+      {torch::jit::Operator(inputs_symbol(), make_inputs, c10::AliasAnalysisKind::CONSERVATIVE),
+       torch::jit::Operator(observe_symbol(), make_observe, c10::AliasAnalysisKind::CONSERVATIVE)});
 }
 
 }  // namespace stowage

@@ -20,7 +20,8 @@ constexpr std::int64_t round_up(std::int64_t size_bytes) {
   return (size_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
-/// A graph ready to be profiled: a copy with `stowage::observe[op](%outputs...)` after every op.
+/// A graph ready to be profiled: a copy with `stowage::observe[op](%outputs...)` after every op, and before those whose
+/// result may take an input's memory `stowage::inputs[op](%inputs...)`.
 class Profiler {
  public:
   explicit Profiler(const GraphFacts& facts);

@@ -14,6 +14,7 @@
 #include "plugin/note.h"
 #include "plugin/options.h"
 #include "plugin/plan_memory.h"
+#include "plugin/reuse.h"
 #include "plugin/rewrite.h"
 #include "solver/solve.h"
 #include "solver/validate.h"
@@ -47,11 +48,6 @@ struct Registry {
 Registry& registry() {
   static auto* instance = new Registry();
   return *instance;
-}
-
-std::string hash_of(const std::shared_ptr<Graph>& graph) {
-  const auto canonical = torch::jit::Canonicalize(graph, /*keep_unique_names=*/false);
-  return c10::sha1(canonical->toString(/*print_source_locations=*/false)).str();
 }
 
 /// Whether autograd may record ops on these inputs while grad mode is on.
@@ -116,7 +112,7 @@ struct Region::Phase {
 Region::Region(std::shared_ptr<Graph> graph, std::string name)
     : name_(std::move(name)),
       facts_(read_facts(std::move(graph))),
-      hash_(hash_of(facts_.graph)),
+      hash_(graph_digest(facts_.graph)),
       code_(facts_.graph, name_) {
   for (const std::string& kind : facts_.not_understood) {
     note(
@@ -196,7 +192,8 @@ std::shared_ptr<Region::Phase> Region::phase_for(const Stack& inputs) {
   }
   auto phase = std::make_shared<Phase>();
   phase->signature = inputs_;
-  phase->key = {hash_, inputs_.digest(), fmt::format("cpu ({})", at::get_cpu_capability()), TORCH_VERSION};
+  phase->key = {hash_, inputs_.digest(), fmt::format("cpu ({})", at::get_cpu_capability()), TORCH_VERSION,
+                plan_rules()};
   if (auto remembered = recall(phase->key)) {
     phase->planned = make_planned(remembered->run, std::move(remembered->plan), /*recalled=*/true);
     if (phase->planned != nullptr) ++plans_recalled_;
@@ -244,20 +241,29 @@ void Region::compare_runs(Phase& phase, Run run) {
     phase.previous = std::move(run);
     return;
   }
+  std::erase_if(run.reuses, [&](const profiler::ReuseRecord& reuse) {
+    const auto& before = phase.previous->reuses;
+    return std::find(before.begin(), before.end(), reuse) == before.end();
+  });
   phase.previous.reset();
 
   const auto begin = std::chrono::steady_clock::now();
   solver::SolveOptions limits;
   limits.deadline_ms = options().deadline_ms;
-  PlanRecord plan = to_record(run, solver::solve(to_problem(run), limits));
-  plan.planning_ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
-  std::shared_ptr<Planned> planned = make_planned(run, std::move(plan), /*recalled=*/false);
+  std::shared_ptr<Planned> planned;
+  try {
+    PlanRecord plan = to_record(run, solver::solve(to_problem(run), limits));
+    plan.planning_ns =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+    planned = make_planned(run, std::move(plan), /*recalled=*/false);
+  } catch (const std::exception& failure) {
+    note(fmt::format("cannot plan '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
+  }
   if (planned != nullptr) remember(run, planned->plan);
   std::lock_guard lock(mutex_);
   phase.planned = std::move(planned);
   if (phase.planned == nullptr) {
-    phase.why_unplanned = "its plan was refused";
+    phase.why_unplanned = "it could not be planned";
   } else {
     ++plans_made_;
   }
@@ -297,8 +303,9 @@ bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code&
   if (allocator.arena_bytes() < planned.table.arena_bytes) {
     try {
       allocator.reserve_arena(planned.table.arena_bytes);
-    } catch (const std::exception&) {
-      // The session below then finds no arena.
+    } catch (const std::exception& failure) {
+      note(fmt::format("cannot have the arena of {} B for '{}': {}; its runs go unplanned", planned.table.arena_bytes,
+                       name_, first_line(failure.what())));
     }
   }
   PlannedSession session(allocator, planned.table);
@@ -342,7 +349,7 @@ nlohmann::json Region::status() const {
     return nlohmann::json{{"allocations", counted.allocations}, {"bytes", counted.bytes}};
   };
   auto counters = [&](const Counters& of) {
-    nlohmann::json json{{"hits", count(of.hits)}, {"late_frees", of.late_frees}};
+    nlohmann::json json{{"hits", count(of.hits)}, {"reused", count(of.reused)}, {"late_frees", of.late_frees}};
     for (std::size_t reason = 0; reason < kMissCount; ++reason) {
       json["misses"][std::string(to_string(static_cast<Miss>(reason)))] = count(of.misses[reason]);
     }

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "plugin/planned_allocator.h"
+#include "plugin/reuse.h"
 
 namespace stowage {
 namespace {
@@ -21,8 +23,11 @@ using torch::jit::Value;
 
 // Functions, since operators are registered before this file's constants would be initialised.
 Symbol place_symbol() { return Symbol::fromQualString("stowage::place"); }
+Symbol reuse_symbol() { return Symbol::fromQualString("stowage::reuse"); }
 Symbol free_symbol() { return Symbol::fromQualString("stowage::free"); }
 Symbol op_attribute() { return Symbol::attr("op"); }
+Symbol position_attribute() { return Symbol::attr("position"); }
+Symbol layout_attribute() { return Symbol::attr("layout"); }
 Symbol slots_attribute() { return Symbol::attr("slots"); }
 
 std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
@@ -30,6 +35,27 @@ std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 torch::jit::Operation make_place(const Node* node) {
   return [op = static_cast<std::int32_t>(node->i(op_attribute()))](Stack&) {
     if (Session* session = Session::current()) session->enter_op(op);
+  };
+}
+
+/// Permits the op that follows to write its result over one of its inputs, which the inputs of this node are copies of.
+torch::jit::Operation make_reuse(const Node* node) {
+  const auto position = static_cast<std::int32_t>(node->i(position_attribute()));
+  const std::int64_t layout = node->i(layout_attribute());
+  const auto inputs = node->inputs();
+  const auto copies = std::count(inputs.begin(), inputs.end(), inputs[index(position)]);
+  // The interpreter holds a value that is still to be used in a register, and the copies on the stack.
+  const auto references = static_cast<std::size_t>(copies) + 1;
+  return [position, layout, references, count = inputs.size()](Stack& stack) {
+    const auto values = torch::jit::last(stack, count);
+    auto* session = static_cast<PlannedSession*>(Session::current());
+    if (session != nullptr && layout_digest(values, position) == layout) {
+      const at::Tensor& input = values[index(position)].toTensor();
+      if (input.defined() && dies_with(input, references)) {
+        session->permit_reuse(input.storage().data(), static_cast<std::int64_t>(input.storage().nbytes()));
+      }
+    }
+    torch::jit::drop(stack, count);
   };
 }
 
@@ -82,6 +108,12 @@ class LastUses {
     return last;
   }
 
+  /// Whether the op at `step` is the last to use the value, which the graph does not return either.
+  bool ends_at(const Value* value, std::size_t step) const {
+    const auto returned = value->owningGraph()->outputs();
+    return std::find(returned.begin(), returned.end(), value) == returned.end() && step_of(value) == step;
+  }
+
  private:
   std::unordered_map<const Node*, std::size_t> step_of_;
 };
@@ -107,6 +139,8 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
   struct Points {
     std::vector<std::int64_t> placed_slots;
     std::vector<std::int64_t> offsets;
+    std::int32_t reusing = kNone;  ///< the tensor that takes the memory of `reused`
+    std::int32_t reused = kNone;
     std::vector<std::int32_t> freed;
   };
   std::vector<Points> points(run.ops.size());
@@ -115,6 +149,9 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
     if (point.kind == PointKind::kPlace) {
       at.placed_slots.push_back(slot_of[index(point.tensor)]);
       at.offsets.push_back(offset_of[index(point.tensor)]);
+    } else if (point.kind == PointKind::kReuse) {
+      at.reusing = point.tensor;
+      at.reused = point.of;
     } else if (point.kind == PointKind::kFree && slot_of[index(point.tensor)] != kNone) {
       at.freed.push_back(point.tensor);
     }
@@ -125,10 +162,13 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
 
   const std::vector<std::vector<Value*>> droppable = droppable_values(nodes, run);
   const LastUses last_uses(nodes, plan.order);
+  bool permitted = false;
   for (std::size_t step = 0; step < plan.order.size(); ++step) {
     const std::int32_t op = plan.order[step];
     const Points& at = points[index(op)];
-    if (allocates[index(op)]) {
+    // An op after a permission has a point of its own, which ends it.
+    const bool ends_permission = std::exchange(permitted, false);
+    if (allocates[index(op)] || ends_permission) {
       Node* place = copy->create(place_symbol(), /*num_outputs=*/0);
       place->i_(op_attribute(), op);
       if (!at.placed_slots.empty()) {
@@ -136,6 +176,21 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
         place->is_(Symbol::attr("offsets"), at.offsets);
       }
       place->insertBefore(nodes[index(op)]);
+    }
+    for (const profiler::ReuseRecord& reuse : run.reuses) {
+      if (reuse.op != op || reuse.output != at.reusing || reuse.input != at.reused) continue;
+      const auto inputs = nodes[index(op)]->inputs();
+      if (!may_reuse(facts.ops[index(op)]) || index(reuse.position) >= inputs.size()) continue;
+      const Value* input = inputs[index(reuse.position)];
+      if (input->type()->kind() != c10::TypeKind::TensorType || !last_uses.ends_at(input, step)) continue;
+      Node* permit = copy->create(reuse_symbol(), inputs, /*num_outputs=*/0);
+      permit->i_(op_attribute(), op);
+      permit->i_(Symbol::attr("slot"), slot_of[index(reuse.output)]);
+      permit->i_(Symbol::attr("of"), slot_of[index(reuse.input)]);
+      permit->i_(position_attribute(), reuse.position);
+      permit->i_(layout_attribute(), reuse.layout);
+      permit->insertBefore(nodes[index(op)]);
+      permitted = true;
     }
 
     std::vector<std::int64_t> slots;
@@ -164,6 +219,7 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
 torch::jit::RegisterOperators register_point_operators() {
   return torch::jit::RegisterOperators(
       {torch::jit::Operator(place_symbol(), make_place, c10::AliasAnalysisKind::CONSERVATIVE),
+       torch::jit::Operator(reuse_symbol(), make_reuse, c10::AliasAnalysisKind::CONSERVATIVE),
        torch::jit::Operator(free_symbol(), make_free, c10::AliasAnalysisKind::CONSERVATIVE)});
 }
 

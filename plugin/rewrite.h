@@ -12,6 +12,9 @@ namespace stowage {
 /// A copy of the graph that does what the plan says: nodes in planned order, and the points written between them,
 ///
 ///     stowage::place[op=7, slots=[3], offsets=[4096]]()   before op 7: its allocations come from slot 3, at 4096
+///     stowage::reuse[op=7, slot=5, of=3, ...](%conv)      before op 7: its result comes to lie in slot 5, on its input
+///     in
+///                                                         slot 3, if nobody else holds that and all is as profiled
 ///     stowage::free[slots=[1]](%relu)                     after the last use of what slot 1 holds
 ///
 /// Slots are numbered in the order in which they are taken. The plan has been validated against the run, and the run

@@ -5,16 +5,54 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace stowage {
 
 using torch::jit::Stack;
+
+namespace {
+
+void add_constant(const at::Tensor& tensor, std::string& text) {
+  text += fmt::format("\n{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+  if (tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) return;
+  const at::Tensor values = tensor.detach().contiguous().resolve_conj().resolve_neg();
+  const auto size_bytes = static_cast<std::size_t>(values.numel()) * values.itemsize();
+  text += ' ' + c10::sha1(std::string(static_cast<const char*>(values.const_data_ptr()), size_bytes)).str();
+}
+
+void add_constants(const torch::jit::Block& block, std::string& text) {
+  for (const torch::jit::Node* node : block.nodes()) {
+    if (node->kind() == torch::jit::prim::Constant) {
+      const auto value = torch::jit::toIValue(node->output());
+      if (!value) continue;
+      value->visit([&](const c10::IValue& part) {
+        if (part.isTensor() && part.toTensor().defined()) add_constant(part.toTensor(), text);
+        return false;
+      });
+    }
+    for (const torch::jit::Block* inner : node->blocks()) add_constants(*inner, text);
+    if (node->hasAttribute(torch::jit::attr::Subgraph)) {
+      add_constants(*node->g(torch::jit::attr::Subgraph)->block(), text);
+    }
+  }
+}
+
+}  // namespace
+
+std::string graph_digest(const std::shared_ptr<torch::jit::Graph>& graph) {
+  const auto canonical = torch::jit::Canonicalize(graph, /*keep_unique_names=*/false);
+  std::string text = canonical->toString(/*print_source_locations=*/false);
+  add_constants(*canonical->block(), text);
+  return c10::sha1(text).str();
+}
 
 void Signature::read(const Stack& inputs) {
   words_.clear();
   storages_.clear();
   ranges_.clear();
   words_.push_back(at::GradMode::is_enabled());
+  words_.push_back(c10::InferenceMode::is_enabled());
   words_.push_back(at::get_num_threads());  // kernels size their workspace by it
   for (const c10::IValue& input : inputs) add(input);
   add_overlaps();

@@ -10,9 +10,13 @@
 
 namespace stowage {
 
-/// What a plan depends on: shapes, strides, dtypes, devices and aliases of tensor inputs, also of those that containers
-/// and objects hold, the values of whole numbers, switches and text, which inputs are None, grad mode. Not the values
-/// of floats: a learning rate changes no shape. Nor numbers that objects hold: a counter may change with every call.
+/// Digest of a graph: of its canonical text and of what its tensor constants hold, which the text leaves out.
+std::string graph_digest(const std::shared_ptr<torch::jit::Graph>& graph);
+
+/// What a plan depends on besides the graph: shapes, strides, dtypes, devices and aliases of tensor inputs, also of
+/// those that containers and objects hold, the values of whole numbers, switches and text, which inputs are None, grad
+/// and inference mode. Not the values of floats: a learning rate changes no shape. Nor numbers that objects hold: a
+/// counter may change with every call.
 class Signature {
  public:
   /// Reads a region's inputs; reuses its memory.

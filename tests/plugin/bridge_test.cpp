@@ -23,11 +23,11 @@ TEST(Bridge, ARunPosesItsProblem) {
   const Event free_workspace{Event::Kind::kFree, 3};  // within the op; big outlives it
   const Event make_g{Event::Kind::kAllocate, 4};
   const Event make_loss{Event::Kind::kAllocate, 5};
-  // name, kind, duration, reads, writes, events, after
-  expected.ops = {{"big", "aten::exp", 10, {0}, {}, {make_workspace, make_big, free_workspace}, {}},
-                  {"g", "aten::mul", 20, {0}, {}, {make_g}, {}},
-                  {"loss", "aten::sum", 30, {2}, {}, {make_loss}, {0}},
-                  {"q", "aten::add_", 40, {1, 4}, {1}, {}, {1}}};
+  // name, kind, duration, reads, writes, events, after, reuses
+  expected.ops = {{"big", "aten::exp", 10, {0}, {}, {make_workspace, make_big, free_workspace}, {}, {}},
+                  {"g", "aten::mul", 20, {0}, {}, {make_g}, {}, {}},
+                  {"loss", "aten::sum", 30, {2}, {}, {make_loss}, {0}, {}},
+                  {"q", "aten::add_", 40, {1, 4}, {1}, {}, {1}, {}}};
   EXPECT_EQ(to_problem(update_run()), expected);
 }
 

@@ -177,4 +177,4 @@ def step(x):
     stowage.enable()
     function = compile(source)
     assert calls(function) == expected
-    assert [phase["state"] for phase in newest_region()["phases"]] == ["planned"]
+    assert [phase["state"] for phase in newest_region()["phases"]] == ["planned", "planned"]  # each mode has its own

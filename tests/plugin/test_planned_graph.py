@@ -56,14 +56,20 @@ def test_updates_run_as_soon_as_they_can():
             assert "aten::add_(%p_" in earlier, f"'{earlier.strip()}' runs before the update of {weight}"
 
 
-def test_each_slot_is_placed_before_it_is_freed_and_freed_once():
+def test_each_slot_is_placed_before_it_ends_and_ends_once():
+    """At a free point, or where an op's result takes its memory."""
     plan = planned_text().split(": the plan")[1]
-    placed, freed = [], []
+    placed, ended, reused = [], [], 0
     for line in plan.splitlines():
         if point := re.search(r"stowage::place\[op=\d+, slots=\[([\d, ]+)\]", line):
             placed += point[1].split(", ")
+        if point := re.search(r"stowage::reuse\[op=\d+, slot=(\d+), of=(\d+)", line):
+            placed.append(point[1])
+            ended.append(point[2])
+            reused += 1
         if point := re.search(r"stowage::free\[slots=\[([\d, ]+)\]", line):
-            freed += point[1].split(", ")
-            assert set(freed) <= set(placed)
+            ended += point[1].split(", ")
+        assert set(ended) <= set(placed)
     assert placed == [str(slot) for slot in range(len(placed))]  # numbered as they are taken
-    assert sorted(freed, key=int) == placed
+    assert sorted(ended, key=int) == placed
+    assert reused == 4  # both relus, forward and backward
