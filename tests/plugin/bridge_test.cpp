@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/bridge.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "solver/solve.h"
@@ -41,6 +43,30 @@ TEST(Bridge, APlanIsRememberedWhole) {
   EXPECT_EQ(recalled.order, plan.order);
   EXPECT_EQ(recalled.offset_bytes, plan.offset_bytes);
   EXPECT_EQ(recalled.frees_after, plan.frees_after);
+}
+
+TEST(Bridge, ReuseGoesToTheProblemAndComesBackFromThePlan) {
+  profiler::Run run = update_run();
+  run.tensors[2].size_bytes = run.tensors[4].size_bytes;  // big is as small as g, and g is made from it
+  run.uses[2].tensor = 2;
+  run.uses[4].tensor = 0;
+  run.reuses = {{.op = 1, .output = 4, .input = 2, .position = 0, .layout = 5}};
+  const solver::Problem problem = to_problem(run);
+  ASSERT_EQ(problem.ops[1].reuses, (std::vector<solver::Reuse>{{.output = 4, .input = 2}}));
+  const solver::Plan plan = solver::solve(problem);
+  ASSERT_EQ(plan.reuse_of[4], 2);
+
+  const profiler::PlanRecord record = to_record(run, plan);
+  const profiler::PointRecord point{profiler::PointKind::kReuse, 1, 4, 2};
+  EXPECT_EQ(std::count(record.points.begin(), record.points.end(), point), 1);
+  const solver::Plan recalled = to_plan(run, record);
+  EXPECT_EQ(recalled.reuse_of, plan.reuse_of);
+  EXPECT_EQ(solver::validate(problem, recalled), std::nullopt);
+
+  const SlotTable table = to_slot_table(run, record);
+  EXPECT_FALSE(table.slots[1].reuses);
+  EXPECT_TRUE(table.slots[2].reuses);
+  EXPECT_EQ(table.slots[2].offset_bytes, table.slots[1].offset_bytes);
 }
 
 TEST(Bridge, ASpoiltRecordIsNotValid) {

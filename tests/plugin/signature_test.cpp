@@ -29,6 +29,25 @@ TEST(Signature, ChangesWithWhatMayChangeAnAllocation) {
   EXPECT_NE(digest({1, true}), digest({1, false})) << "switch";
 }
 
+TEST(Signature, ChangesWithInferenceMode) {
+  const std::string base = digest({1});
+  const c10::InferenceMode mode;
+  EXPECT_NE(digest({1}), base);
+}
+
+TEST(GraphDigest, ChangesWithWhatATensorConstantHolds) {
+  const auto digest_with = [](const at::Tensor& constant) {
+    auto graph = std::make_shared<torch::jit::Graph>();
+    graph->registerOutput(graph->insertConstant(constant));
+    return graph_digest(graph);
+  };
+  const std::string base = digest_with(at::zeros({2, 3}));
+  EXPECT_EQ(digest_with(at::zeros({2, 3})), base);
+  EXPECT_NE(digest_with(at::ones({2, 3})), base);
+  EXPECT_NE(digest_with(at::zeros({3, 2})), base);
+  EXPECT_NE(digest_with(at::zeros({2, 3}, at::kInt)), base);
+}
+
 TEST(Signature, DoesNotChangeWithAFloat) { EXPECT_EQ(digest({0.1}), digest({0.2})); }
 
 }  // namespace
