@@ -9,12 +9,14 @@ from . import plugin
 from .text import size
 from .verdict import verdicts
 
-_HEADINGS = ("graph", "runs", "peak before", "peak after", "bound", "arena", "hits", "misses")
+_HEADINGS = ("graph", "runs", "peak before", "peak after", "bound", "arena", "hits", "reused", "misses",
+             "planned in")
 
 
 def report() -> str:
     """A line for each planned graph and signature: bytes that a run has live at most, before and after planning, the
-    lower bound of that peak, the arena, and how many allocations of the last run came from the plan (hits) or did not.
+    lower bound of that peak, the arena, how many allocations of the last run came from the plan (hits), took the memory
+    of a dying input (reused; they are hits too) or did not come from the plan, and the time that planning took.
 
     Below them, where the plans came from, what is not planned and why, and what the option `verify` found.
     """
@@ -60,5 +62,7 @@ def _row(name: str, phase: dict[str, Any]) -> tuple[str, ...]:
         size(phase["bound_bytes"]),
         size(phase["arena_bytes"]),
         str(last["hits"]["allocations"]),
+        str(last["reused"]["allocations"]),
         str(misses),
+        f"{phase['planning_ns'] / 1e9:.2f} s",
     )

@@ -68,7 +68,8 @@ def test_report():
         "peak_bytes": 4 << 20,
         "bound_bytes": 4 << 20,
         "arena_bytes": 3000,
-        "last": {"hits": count(90), "misses": {"size": count(2), "order": count(1)}},
+        "planning_ns": 123_000_000,
+        "last": {"hits": count(90), "reused": count(12), "misses": {"size": count(2), "order": count(1)}},
     }
     status = {
         "regions": [
@@ -84,8 +85,8 @@ Net: unplanned: the run was lossy
 Other: profiling: its allocations are not steady yet
 graph: left alone: it has prim::fork"""
     assert reporting.render(status) == """
-graph  runs  peak before  peak after     bound     arena  hits  misses
-Net       7     5.00 MiB    4.00 MiB  4.00 MiB  2.93 KiB    90       3
+graph  runs  peak before  peak after     bound     arena  hits  reused  misses  planned in
+Net       7     5.00 MiB    4.00 MiB  4.00 MiB  2.93 KiB    90      12       3      0.12 s
 plans made: 0, recalled from the store: 1, runs profiled: 3""".lstrip() + notes
     status["regions"][0]["phases"].remove(planned)
     assert reporting.render(status) == "nothing is planned yet" + notes
