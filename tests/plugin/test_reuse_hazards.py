@@ -12,6 +12,7 @@ import pytest
 import stowage
 import torch
 from planning import assert_same, compile, digest, newest_region, planned_phase, run
+from stowage.store import Store
 from torch.utils._python_dispatch import TorchDispatchMode
 
 LIBRARY = torch.library.Library("stowage_reuse_hazards", "DEF")
@@ -117,6 +118,28 @@ def step(x):
     return d.sum(), d.exp().mean()
 """, lambda: (vector(),))
     assert reused(phase) >= 1
+
+
+def test_the_store_replays_the_plan_to_its_peak(tmp_path):
+    """And a later plan is recalled only where the same may be reused."""
+    stowage.set_option("store", str(tmp_path / "run.db"))
+    source = """
+def step(x):
+    a = torch.cat([x, x])
+    b = torch.sigmoid(a)
+    c = torch.tanh(b)
+    return c.sum(), x.mean()
+"""
+    phase = assert_same(source, lambda: (vector(),))
+    assert reused(phase) == 2
+    with Store(str(tmp_path / "run.db")) as store:
+        taken = store.run(None)
+        assert store.peak(taken, planned=True)["live_bytes"] == phase["peak_bytes"] < phase["program_peak_bytes"]
+        assert sum(len(op["reuse"]) for op in store.plan(taken)["order"]) == 2
+    assert assert_same(source, lambda: (vector(),))["recalled"]
+    stowage.set_option("reuse", "0")
+    without = assert_same(source, lambda: (vector(),))
+    assert reused(without) == 0 and without["peak_bytes"] > phase["peak_bytes"]
 
 
 # --- who holds the input all the same -----------------------------------------------------------------------------
