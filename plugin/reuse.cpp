@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "plugin/options.h"
+#include "plugin/tensor_bytes.h"
 #include "solver/pointwise.h"
 
 namespace stowage {
@@ -29,21 +30,10 @@ bool is_named(std::string_view list, std::string_view kind) {
   return false;
 }
 
-class Digest {
- public:
-  void add(std::uint64_t word) {
-    state_ = (state_ ^ word) * 0x9E3779B97F4A7C15;
-    state_ ^= state_ >> 32;
-  }
-  void add(c10::IntArrayRef words) {
-    add(words.size());
-    for (const std::int64_t word : words) add(static_cast<std::uint64_t>(word));
-  }
-  std::int64_t value() const { return static_cast<std::int64_t>(state_); }
-
- private:
-  std::uint64_t state_ = 0;
-};
+void add(Digest& digest, c10::IntArrayRef words) {
+  digest.add(static_cast<std::int64_t>(words.size()));
+  for (const std::int64_t word : words) digest.add(word);
+}
 
 /// Whether ops on this thread hand their inputs to somebody, or fill what they allocate.
 bool ops_do_more_than_compute() {
@@ -59,36 +49,38 @@ bool is_differentiated(const at::Tensor& tensor) {
   return (at::GradMode::is_enabled() && tensor.requires_grad()) || tensor._fw_grad(/*level=*/0).defined();
 }
 
+enum InputKind : std::int64_t { kUndefined, kTensor, kNoInput, kSwitch, kWholeNumber, kNumber, kText };
+
 bool add_tensor(Digest& digest, const at::Tensor& tensor) {
   if (!tensor.defined()) {
-    digest.add(2);
+    digest.add(kUndefined);
     return true;
   }
   const c10::DispatchKeySet keys = tensor.key_set();
   if (keys.has(c10::DispatchKey::Python) || tensor.layout() != c10::kStrided || !tensor.has_storage()) return false;
   if (!tensor.device().is_cpu() || is_differentiated(tensor)) return false;
-  digest.add(3);
-  digest.add(keys.raw_repr());
-  digest.add(static_cast<std::uint64_t>(tensor.scalar_type()));
-  digest.add(static_cast<std::uint64_t>(tensor.storage_offset()));
-  digest.add(tensor.sizes());
-  digest.add(tensor.strides());
+  digest.add(kTensor);
+  digest.add(static_cast<std::int64_t>(keys.raw_repr()));
+  digest.add(static_cast<std::int64_t>(tensor.scalar_type()));
+  digest.add(tensor.storage_offset());
+  add(digest, tensor.sizes());
+  add(digest, tensor.strides());
   return true;
 }
 
 bool add_value(Digest& digest, const c10::IValue& value) {
   if (value.isTensor()) return add_tensor(digest, value.toTensor());
   if (value.isNone()) {
-    digest.add(4);
+    digest.add(kNoInput);
   } else if (value.isBool()) {
-    digest.add(5);
+    digest.add(kSwitch);
   } else if (value.isInt()) {
-    digest.add(6);
+    digest.add(kWholeNumber);
   } else if (value.isDouble()) {
-    digest.add(7);
+    digest.add(kNumber);
   } else if (value.isString()) {
-    digest.add(8);
-    for (const char letter : value.toStringRef()) digest.add(static_cast<std::uint64_t>(letter));
+    digest.add(kText);
+    digest.add(value.toStringRef().data(), value.toStringRef().size());
   } else {
     return false;
   }
@@ -119,14 +111,14 @@ bool may_reuse(const OpFacts& op) {
 std::optional<std::int64_t> layout_digest(c10::ArrayRef<c10::IValue> inputs, std::int32_t position) {
   if (ops_do_more_than_compute()) return std::nullopt;
   Digest digest;
-  digest.add(static_cast<std::uint64_t>(position));
+  digest.add(static_cast<std::int64_t>(position));
   const c10::impl::LocalDispatchKeySet thread = c10::impl::tls_local_dispatch_key_set();
-  digest.add(thread.included_.raw_repr());
-  digest.add(thread.excluded_.raw_repr());
+  digest.add(static_cast<std::int64_t>(thread.included_.raw_repr()));
+  digest.add(static_cast<std::int64_t>(thread.excluded_.raw_repr()));
   for (const c10::IValue& input : inputs) {
     if (!add_value(digest, input)) return std::nullopt;
   }
-  return digest.value();
+  return static_cast<std::int64_t>(digest.value());
 }
 
 bool dies_with(const at::Tensor& tensor, std::size_t references) {
