@@ -21,7 +21,7 @@ def switched_off():
     stowage.set_option("poison", "1")
     yield
     stowage.disable()
-    for option, default in (("plan", "1"), ("reuse", "1"), ("reuse_ops", ""), ("meter", "0"), ("min_ops", "4"), ("max_plans", "8"), ("max_profile_runs", "8")):
+    for option, default in (("plan", "1"), ("reuse", "1"), ("reuse_ops", ""), ("verify", "0"), ("meter", "0"), ("min_ops", "4"), ("max_plans", "8"), ("max_profile_runs", "8")):
         stowage.set_option(option, default)
     stowage.set_option("store", "")
 

@@ -300,6 +300,15 @@ def test_an_op_that_is_not_index_wise_is_noticed(name, two_vectors):
         assert_bit_identical(op, (A,), torch.float32)
 
 
+def test_verify_names_an_op_that_is_not_index_wise_and_gives_the_right_results(two_vectors):
+    stowage.set_option("reuse_ops", "stowage_reuse::read_after_write")
+    stowage.set_option("verify", "1")
+    outcome = assert_bit_identical("stowage_reuse::read_after_write", (A,), torch.float32)
+    assert outcome == Outcome(reused=2, possible=2)
+    found = [region for region in stowage.status()["regions"] if region["differing_runs"] > 0][-1]["first_difference"]
+    assert found["kind"] == "stowage_reuse::read_after_write"
+
+
 def test_an_op_of_the_users_may_reuse_when_named(two_vectors):
     stowage.set_option("reuse_ops", "stowage_reuse::gate")
     assert assert_bit_identical("stowage_reuse::gate", (A,), torch.float32) == Outcome(reused=2, possible=2)
