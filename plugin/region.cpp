@@ -252,14 +252,15 @@ void Region::compare_runs(Phase& phase, Run run) {
   limits.deadline_ms = options().deadline_ms;
   std::shared_ptr<Planned> planned;
   try {
-    PlanRecord plan = to_record(run, solver::solve(to_problem(run), limits));
-    plan.planning_ns =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
-    planned = make_planned(run, std::move(plan), /*recalled=*/false);
+    planned = make_planned(run, to_record(run, solver::solve(to_problem(run), limits)), /*recalled=*/false);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot plan '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
   }
-  if (planned != nullptr) remember(run, planned->plan);
+  if (planned != nullptr) {
+    planned->plan.planning_ns =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+    remember(run, planned->plan);
+  }
   std::lock_guard lock(mutex_);
   phase.planned = std::move(planned);
   if (phase.planned == nullptr) {

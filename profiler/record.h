@@ -168,8 +168,8 @@ struct PlanRecord {
   std::int64_t arena_bytes = 0;
   std::int64_t arena_bound_bytes = 0;
   std::string layout_status;
-  std::int64_t planning_ns = 0;
-  std::string graph_text;  ///< the planned graph, printed
+  std::int64_t planning_ns = 0;  ///< from the run to a validated plan, ready to run
+  std::string graph_text;        ///< the planned graph, printed
 
   bool operator==(const PlanRecord&) const = default;
 };
