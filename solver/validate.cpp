@@ -113,6 +113,10 @@ class Replay {
     for (std::int32_t id = 0; id < std::ssize(problem_.tensors); ++id) {
       const Tensor& tensor = problem_.tensors[id];
       const std::int64_t offset_bytes = plan_.offset_bytes[id];
+      if (tensor.persistent && plan_.reuse_of[id] != kNoReuse) {
+        return fmt::format("reuse: {} is persistent, but takes the memory of tensor {}", tensor_text(id),
+                           plan_.reuse_of[id]);
+      }
       if (tensor.persistent || tensor.external || tensor.size_bytes == 0) {
         if (offset_bytes != kNoSlot) return fmt::format("slots: {} needs no slot, but has one", tensor_text(id));
         continue;

@@ -101,11 +101,12 @@ INSTANTIATE_TEST_SUITE_P(
                  "status: the layout is 'feasible' with a height of 110 B and a bound of 110 B"}),
     [](const auto& instance) { return instance.param.name; });
 
-/// Plans of `reuse()`: the sum takes tensor 0, what is scaled takes the sum.
+/// Plans of `reuse()`: the sum takes tensor 0, what is scaled takes the sum. Tensor 5 is persistent.
 class BadReuse : public testing::TestWithParam<Mutation> {};
 
 TEST_P(BadReuse, IsNamed) {
-  const Problem problem = reuse();
+  Problem problem = reuse();
+  problem.tensors.push_back(persistent(10));
   Plan plan = solve(problem);
   ASSERT_EQ(validate(problem, plan), std::nullopt);
   GetParam().spoil(plan);
@@ -115,17 +116,19 @@ TEST_P(BadReuse, IsNamed) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadReuse,
     testing::Values(
-        Mutation{"Short", [](Plan& p) { p.reuse_of.pop_back(); }, "reuse: entries for 4 tensors, the problem has 5"},
+        Mutation{"Short", [](Plan& p) { p.reuse_of.pop_back(); }, "reuse: entries for 5 tensors, the problem has 6"},
         Mutation{"NoCandidate", [](Plan& p) { p.reuse_of[3] = 1; },
                  "reuse: tensor 3 '' takes the memory of tensor 1 in op 3 'scale', which is no candidate"},
         Mutation{"Unknown", [](Plan& p) { p.reuse_of[3] = 7; },
                  "reuse: tensor 3 '' takes the memory of tensor 7 in op 3 'scale', which is no candidate"},
+        Mutation{"NeverAllocated", [](Plan& p) { p.reuse_of[5] = 0; },
+                 "reuse: tensor 5 '' is persistent, but takes the memory of tensor 0"},
         Mutation{"Elsewhere", [](Plan& p) { p.offset_bytes[2] = 12; },
                  "reuse: tensor 2 '' takes the memory of tensor 0 '' in op 2 'add', but lies at offset 12, not 0"},
         Mutation{"StillRead",
                  [](Plan& p) {
                    p.reuse_of[2] = 1;
-                   p.offset_bytes = {10, 0, 0, 0, 20};
+                   p.offset_bytes = {10, 0, 0, 0, 20, kNoSlot};
                    p.frees_after[2] = {0};
                    p.frees_after[4] = {3};
                    p.arena_bytes = 24;
