@@ -51,7 +51,7 @@ std::int64_t find_unit(const std::vector<Buffer>& buffers, const Ids& ids) {
   return unit_bytes;
 }
 
-IndexLists gather(std::vector<Ids> lists) {
+IndexLists gather(const std::vector<Ids>& lists) {
   IndexLists gathered;
   gathered.begin.push_back(0);
   for (const Ids& list : lists) {
@@ -140,8 +140,8 @@ LayoutModel make_layout_model(const std::vector<Buffer>& buffers, const std::vec
     running.push_back(item);
   }
   for (Ids& list : overlapping) std::sort(list.begin(), list.end());
-  model.live = gather(std::move(live));
-  model.overlapping = gather(std::move(overlapping));
+  model.live = gather(live);
+  model.overlapping = gather(overlapping);
   return model;
 }
 

@@ -16,6 +16,7 @@ std::int64_t round_up(std::int64_t bytes, std::int64_t alignment_bytes) {
 Packing::Packing(const std::vector<Buffer>& buffers) : buffers_(buffers), offset_bytes_(buffers.size()) {
   // Two buffers share a step if and only if they share the start of one of them: the starts are the leaves.
   std::vector<std::int64_t> starts;
+  starts.reserve(buffers.size());
   for (const Buffer& buffer : buffers) starts.push_back(buffer.lower);
   std::sort(starts.begin(), starts.end());
   starts.erase(std::unique(starts.begin(), starts.end()), starts.end());

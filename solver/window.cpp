@@ -67,6 +67,7 @@ class WindowCutter {
 
   std::vector<std::int32_t> indices_of(const std::vector<std::int32_t>& tensors) {
     std::vector<std::int32_t> indices;
+    indices.reserve(tensors.size());
     for (const std::int32_t tensor : tensors) indices.push_back(index_of(tensor));
     return indices;
   }
