@@ -65,6 +65,7 @@ class Progress {
       : problem_(problem),
         dependencies_(dependencies),
         uses_(find_uses(problem)),
+        inner_sums_(find_inner_sums(problem)),
         users_left_(problem.tensors.size()),
         waits_for_(problem.ops.size()),
         ready_at_(problem.ops.size(), -1),
@@ -72,14 +73,6 @@ class Progress {
     for (const Tensor& tensor : problem.tensors) live_bytes_ += tensor.persistent ? tensor.size_bytes : 0;
     for (std::int32_t op = 0; op < std::ssize(problem.ops); ++op) {
       for (const std::int32_t tensor : uses_[op]) ++users_left_[tensor];
-      peak_bytes_.push_back(find_inner_peak(problem, problem.ops[op], /*reuses=*/false).bytes);
-      reusing_peak_bytes_.push_back(find_inner_peak(problem, problem.ops[op], /*reuses=*/true).bytes);
-      std::int64_t growth_bytes = 0;
-      for (const Event& event : problem.ops[op].events) {
-        const std::int64_t size_bytes = problem.tensors[event.tensor].size_bytes;
-        growth_bytes += event.kind == Event::Kind::kAllocate ? size_bytes : -size_bytes;
-      }
-      inner_growth_bytes_.push_back(growth_bytes);
       waits_for_[op] = static_cast<std::int32_t>(dependencies.predecessors[op].size());
       if (waits_for_[op] == 0) add_ready(op);
     }
@@ -93,11 +86,11 @@ class Progress {
     const std::vector<Reuse>& reuses = problem_.ops[op].reuses;
     const bool reuses_one =
         std::any_of(reuses.begin(), reuses.end(), [this](const Reuse& reuse) { return users_left_[reuse.input] == 1; });
-    return live_bytes_ + (reuses_one ? reusing_peak_bytes_[op] : peak_bytes_[op]);
+    return live_bytes_ + (reuses_one ? inner_sums_[op].reusing_peak_bytes : inner_sums_[op].peak_bytes);
   }
 
   std::int64_t growth_bytes(std::int32_t op) const {
-    std::int64_t growth_bytes = inner_growth_bytes_[op];
+    std::int64_t growth_bytes = inner_sums_[op].growth_bytes;
     for (const std::int32_t tensor : uses_[op]) {
       if (users_left_[tensor] == 1) growth_bytes -= problem_.tensors[tensor].size_bytes;
     }
@@ -141,9 +134,7 @@ class Progress {
   const Problem& problem_;
   const Dependencies& dependencies_;
   const std::vector<std::vector<std::int32_t>> uses_;  ///< by op
-  std::vector<std::int64_t> peak_bytes_;               ///< by op: largest sum of its own events
-  std::vector<std::int64_t> reusing_peak_bytes_;       ///< by op: the same when its output reuses an input
-  std::vector<std::int64_t> inner_growth_bytes_;       ///< by op: sum of its own events
+  const std::vector<InnerSums> inner_sums_;            ///< by op
   std::vector<std::int32_t> users_left_;               ///< by tensor
   std::vector<std::int32_t> waits_for_;                ///< by op: dependencies that have not run
   std::vector<std::int32_t> ready_;

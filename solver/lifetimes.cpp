@@ -75,6 +75,21 @@ InnerPeak find_inner_peak(const Problem& problem, const Op& op, bool reuses) {
   return peak;
 }
 
+std::vector<InnerSums> find_inner_sums(const Problem& problem) {
+  std::vector<InnerSums> sums;
+  sums.reserve(problem.ops.size());
+  for (const Op& op : problem.ops) {
+    InnerSums& of_op = sums.emplace_back();
+    of_op.peak_bytes = find_inner_peak(problem, op, /*reuses=*/false).bytes;
+    of_op.reusing_peak_bytes = find_inner_peak(problem, op, /*reuses=*/true).bytes;
+    for (const Event& event : op.events) {
+      const std::int64_t size_bytes = problem.tensors[event.tensor].size_bytes;
+      of_op.growth_bytes += event.kind == Event::Kind::kAllocate ? size_bytes : -size_bytes;
+    }
+  }
+  return sums;
+}
+
 Timeline play(const Problem& problem, const std::vector<std::int32_t>& order, Reusing reusing) {
   const auto uses = find_uses(problem);
   std::vector<std::int32_t> uses_left(problem.tensors.size());

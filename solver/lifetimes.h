@@ -35,14 +35,24 @@ enum class Reusing : std::uint8_t { kAll, kNone };
 /// `problem` must be well formed, `order` a permutation of its ops that keeps the dependencies.
 Timeline play(const Problem& problem, const std::vector<std::int32_t>& order, Reusing reusing = Reusing::kAll);
 
-/// What an op's own events add to the live sum.
+/// The largest sum that an op's own events reach.
 struct InnerPeak {
-  std::int64_t bytes = 0;             ///< the largest sum they reach
+  std::int64_t bytes = 0;
   std::vector<std::int32_t> tensors;  ///< which make it
 };
 
 /// With `reuses`, the output of the op's reuse candidates takes no room of its own.
 InnerPeak find_inner_peak(const Problem& problem, const Op& op, bool reuses);
+
+/// What an op's own events add to the live sum, in bytes.
+struct InnerSums {
+  std::int64_t peak_bytes = 0;          ///< the largest sum they reach
+  std::int64_t reusing_peak_bytes = 0;  ///< the same when the output of its reuse candidates takes no room of its own
+  std::int64_t growth_bytes = 0;        ///< what is left of them behind the op
+};
+
+/// By op.
+std::vector<InnerSums> find_inner_sums(const Problem& problem);
 
 /// Tensors that need a slot: neither persistent nor external nor empty.
 std::vector<std::int32_t> find_slotted(const Problem& problem);

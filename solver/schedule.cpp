@@ -5,8 +5,6 @@
 #include <limits>
 #include <set>
 
-#include "solver/lifetimes.h"
-
 namespace stowage::solver {
 
 /// One schedule in the making.
@@ -67,7 +65,7 @@ class ScheduleState {
 
   /// By how much live memory grows over the op if it ran first of all.
   std::int64_t first_growth_bytes(std::int32_t op) const {
-    std::int64_t growth_bytes = backward_ ? -model_.inner_growth_bytes_[op] : model_.inner_growth_bytes_[op];
+    std::int64_t growth_bytes = model_.inner_sums_[op].growth_bytes * (backward_ ? -1 : 1);
     for (const std::int32_t tensor : model_.uses_[op]) {
       if (backward_) growth_bytes += model_.size_bytes_[tensor];
       if (!backward_ && users_left_[tensor] == 1) growth_bytes -= model_.size_bytes_[tensor];
@@ -84,7 +82,8 @@ class ScheduleState {
   }
 
   std::int64_t peak_bytes(std::int32_t op) const {
-    const std::int64_t inner_bytes = reuses(op) ? model_.reusing_peak_bytes_[op] : model_.inner_peak_bytes_[op];
+    const InnerSums& inner = model_.inner_sums_[op];
+    const std::int64_t inner_bytes = reuses(op) ? inner.reusing_peak_bytes : inner.peak_bytes;
     return live_bytes_ + inner_bytes + (backward_ ? growth_bytes_[op] : 0);
   }
 
@@ -156,7 +155,7 @@ ListScheduler::ListScheduler(const Problem& problem, const Dependencies& depende
       uses_(find_uses(problem)),
       users_(problem.tensors.size()),
       reusable_(problem.ops.size()),
-      inner_growth_bytes_(problem.ops.size()) {
+      inner_sums_(find_inner_sums(problem)) {
   for (const Tensor& tensor : problem.tensors) {
     size_bytes_.push_back(tensor.size_bytes);
     if (tensor.persistent) {
@@ -166,12 +165,6 @@ ListScheduler::ListScheduler(const Problem& problem, const Dependencies& depende
     }
   }
   for (std::int32_t op = 0; op < std::ssize(problem.ops); ++op) {
-    inner_peak_bytes_.push_back(find_inner_peak(problem, problem.ops[op], /*reuses=*/false).bytes);
-    reusing_peak_bytes_.push_back(find_inner_peak(problem, problem.ops[op], /*reuses=*/true).bytes);
-    for (const Event& event : problem.ops[op].events) {
-      const std::int64_t size_bytes = size_bytes_[event.tensor];
-      inner_growth_bytes_[op] += event.kind == Event::Kind::kAllocate ? size_bytes : -size_bytes;
-    }
     for (const Reuse& reuse : problem.ops[op].reuses) reusable_[op].push_back(reuse.input);
     for (const std::int32_t tensor : uses_[op]) users_[tensor].push_back(op);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "solver/dependencies.h"
+#include "solver/lifetimes.h"
 #include "solver/problem.h"
 
 namespace stowage::solver {
@@ -39,9 +40,7 @@ class ListScheduler {
   std::vector<std::vector<std::int32_t>> uses_;      ///< by op: `find_uses`
   std::vector<std::vector<std::int32_t>> users_;     ///< by tensor: ops that have it among their uses
   std::vector<std::vector<std::int32_t>> reusable_;  ///< by op: inputs whose memory its output may take
-  std::vector<std::int64_t> inner_peak_bytes_;       ///< by op: largest sum of its own events
-  std::vector<std::int64_t> reusing_peak_bytes_;     ///< by op: the same when its output reuses an input
-  std::vector<std::int64_t> inner_growth_bytes_;     ///< by op: sum of its own events
+  std::vector<InnerSums> inner_sums_;                ///< by op
   std::int64_t persistent_bytes_ = 0;
   std::int64_t output_bytes_ = 0;
 };
