@@ -68,6 +68,7 @@ FitResult FitSearch::run(std::int64_t capacity, const FitLimits& limits) {
   solution_.assign(count, kUnplaced);
   lowest_.assign(count, 0);
   release_.assign(count, 0);
+  digest_.resize(count);
   live_ = model_.live;
   suspect_ = 0;
   raise_.assign(model_.section_count, 0);
@@ -84,6 +85,7 @@ FitResult FitSearch::run(std::int64_t capacity, const FitLimits& limits) {
   for (std::int32_t id = 0; id < std::ssize(model_.items); ++id) {
     const LayoutItem& item = model_.items[id];
     lowest_[id] = release_[id] = std::max<std::int64_t>(item.fixed_offset, 0);
+    digest_[id] = find_digest(id);
     for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
       total_[section] += item.size;
       ++left_[section];
@@ -98,8 +100,10 @@ FitResult FitSearch::run(std::int64_t capacity, const FitLimits& limits) {
   return search_part(0, model_.section_count, 0, count, 0);
 }
 
-std::uint64_t FitSearch::hash(std::int32_t item) const {
-  return mix((static_cast<std::uint64_t>(item) + 1) * 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(lowest_[item]));
+FitSearch::Digest FitSearch::find_digest(std::int32_t item) const {
+  const std::uint64_t pair =
+      (static_cast<std::uint64_t>(item) + 1) * 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(lowest_[item]);
+  return {.first = mix(pair), .second = mix(~pair)};
 }
 
 bool FitSearch::is_out() const {
@@ -148,19 +152,19 @@ void FitSearch::rank(std::size_t begin, std::size_t end) {
 FitResult FitSearch::search_part(std::int32_t first_section, std::int32_t end_section, std::size_t begin,
                                  std::size_t end, std::int64_t offset) {
   rank(begin, end);
-  Group group{begin, end, first_section, end_section, ++ranking_count_, false, 0};
+  Group group{begin, end, first_section, end_section, ++ranking_count_, false, {}};
   for (std::size_t position = begin; position < end; ++position) {
     const std::int32_t item = stack_[position];
-    group.key += hash(item);
+    group.digest = group.digest + digest_[item];
     group.has_skipped = group.has_skipped || (lowest_[item] == offset && release_[item] > offset);
   }
   return search(group, {.offset = offset, .rank = -1});
 }
 
-FitResult FitSearch::search(Group group, Last last) {
+FitResult FitSearch::search(const Group& group, Last last) {
   if (group.begin == group.end) return FitResult::kFits;
-  DeadEnd& dead_end = dead_ends_[group.key % dead_ends_.size()];
-  if (dead_end.key == group.key) {
+  DeadEnd& dead_end = dead_ends_[group.digest.first % dead_ends_.size()];
+  if (dead_end.digest == group.digest) {
     const bool is_same_ranking = dead_end.ranking_id == kAnyRanking || dead_end.ranking_id == group.ranking_id;
     if (last.offset > dead_end.offset ||
         (last.offset == dead_end.offset && is_same_ranking && last.rank >= dead_end.rank)) {
@@ -199,7 +203,7 @@ FitResult FitSearch::search(Group group, Last last) {
   candidates_.resize(first_candidate);
   if (result == FitResult::kImpossible) {
     const std::uint32_t ranking_id = last.rank < 0 && !group.has_skipped ? kAnyRanking : group.ranking_id;
-    dead_end = {group.key, last.offset, ranking_id, last.rank};
+    dead_end = {group.digest, last.offset, ranking_id, last.rank};
   }
   return result;
 }
@@ -209,7 +213,7 @@ FitResult FitSearch::try_item(const Group& group, const Candidate& candidate) {
   ++node_count_;
   const LayoutItem& item = model_.items[candidate.item];
   const Mark start = mark();
-  std::uint64_t key = group.key - hash(candidate.item);
+  Digest digest = group.digest - digest_[candidate.item];
   offset_[candidate.item] = candidate.offset;
   for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
     total_[section] -= item.size;
@@ -217,7 +221,7 @@ FitResult FitSearch::try_item(const Group& group, const Candidate& candidate) {
     if (section + 1 < item.end_section) --crossing_[section];
   }
   FitResult result = FitResult::kImpossible;
-  if (place(group, candidate, key)) result = search_rest(group, candidate, key);
+  if (place(group, candidate, digest)) result = search_rest(group, candidate, digest);
   if (result == FitResult::kFits) solution_[candidate.item] = candidate.offset;
   undo(start);
   for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
@@ -234,6 +238,7 @@ void FitSearch::undo(const Mark& start) {
     const Change& change = changes_.back();
     lowest_[change.item] = change.lowest;
     release_[change.item] = change.release;
+    digest_[change.item] = change.digest;
   }
   for (; section_changes_.size() > start.section_change_count; section_changes_.pop_back()) {
     const SectionChange& change = section_changes_.back();
@@ -242,7 +247,7 @@ void FitSearch::undo(const Mark& start) {
   }
 }
 
-bool FitSearch::place(const Group& group, const Candidate& candidate, std::uint64_t& key) {
+bool FitSearch::place(const Group& group, const Candidate& candidate, Digest& digest) {
   const LayoutItem& item = model_.items[candidate.item];
   const std::int64_t top = candidate.offset + item.size;
   ++stamp_;
@@ -250,11 +255,11 @@ bool FitSearch::place(const Group& group, const Candidate& candidate, std::uint6
     if (offset_[other] != kUnplaced || lowest_[other] >= top) continue;
     const LayoutItem& raised = model_.items[other];
     if (raised.fixed_offset >= 0 && top > raised.fixed_offset) return false;
-    changes_.push_back({other, lowest_[other], release_[other]});
-    key -= hash(other);
+    changes_.push_back({other, lowest_[other], release_[other], digest_[other]});
     lowest_[other] = round_up(top, raised.alignment);
     release_[other] = std::max(release_[other], lowest_[other]);
-    key += hash(other);
+    digest_[other] = find_digest(other);
+    digest = digest - changes_.back().digest + digest_[other];
     const std::int64_t raise = release_[other] - changes_.back().release;
     for (std::int32_t section = raised.first_section; section < raised.end_section; ++section) {
       raise_[section] = stamp_of_[section] == stamp_ ? std::max(raise_[section], raise) : raise;
@@ -329,7 +334,7 @@ bool FitSearch::must_stay(const Candidate& candidate) {
   if (release == std::numeric_limits<std::int64_t>::max() || release + item.size > capacity_) return true;
   if (item.fixed_offset >= 0) return true;
   if (release <= release_[candidate.item]) return false;
-  changes_.push_back({candidate.item, lowest_[candidate.item], release_[candidate.item]});
+  changes_.push_back({candidate.item, lowest_[candidate.item], release_[candidate.item], digest_[candidate.item]});
   const std::int64_t raise = release - release_[candidate.item];
   release_[candidate.item] = release;
   for (std::int32_t section = item.first_section; section < item.end_section; ++section) {
@@ -338,7 +343,7 @@ bool FitSearch::must_stay(const Candidate& candidate) {
   return false;
 }
 
-FitResult FitSearch::search_rest(const Group& group, const Candidate& candidate, std::uint64_t key) {
+FitResult FitSearch::search_rest(const Group& group, const Candidate& candidate, const Digest& digest) {
   const LayoutItem& item = model_.items[candidate.item];
   const std::size_t begin = stack_.size();
   for (std::size_t position = group.begin; position < group.end; ++position) {
@@ -353,7 +358,7 @@ FitResult FitSearch::search_rest(const Group& group, const Candidate& candidate,
     Group rest = group;
     rest.begin = begin;
     rest.end = stack_.size();
-    rest.key = key;
+    rest.digest = digest;
     result = search(rest, {.offset = candidate.offset, .rank = candidate.rank});
   } else {
     std::int32_t first_section = group.first_section;

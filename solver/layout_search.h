@@ -53,10 +53,21 @@ class FitSearch {
   static constexpr std::uint32_t kAnyRanking = 0;
   static constexpr std::size_t kRankingLength = 3;
 
+  /// Of items and where they could be placed: a sum of random numbers, one for each pair. It stands for them in proofs:
+  /// in 10^12 comparisons, the chance that one takes a group for another is below 10^-26.
+  struct Digest {
+    std::uint64_t first = 0;
+    std::uint64_t second = 0;
+
+    bool operator==(const Digest&) const = default;
+    Digest operator+(const Digest& other) const { return {first + other.first, second + other.second}; }
+    Digest operator-(const Digest& other) const { return {first - other.first, second - other.second}; }
+  };
   struct Change {
     std::int32_t item;
     std::int64_t lowest;
     std::int64_t release;
+    Digest digest;
   };
   struct SectionChange {
     std::int32_t section;
@@ -86,7 +97,7 @@ class FitSearch {
     std::int32_t end_section = 0;
     std::uint32_t ranking_id = 0;
     bool has_skipped = false;  ///< from the start items are not to be placed where they could be
-    std::uint64_t key = 0;     ///< of the items and where they could be placed
+    Digest digest;
   };
   /// What was placed last: nothing after it is lower in this order.
   struct Last {
@@ -95,18 +106,18 @@ class FitSearch {
   };
   /// A group that was proven not to fit, whatever follows `last`.
   struct DeadEnd {
-    std::uint64_t key = 0;
+    Digest digest;
     std::int64_t offset = 0;
     std::uint32_t ranking_id = 0;
     std::int32_t rank = 0;
   };
 
-  FitResult search(Group group, Last last);
+  FitResult search(const Group& group, Last last);
   FitResult try_item(const Group& group, const Candidate& candidate);
-  FitResult search_rest(const Group& group, const Candidate& candidate, std::uint64_t key);
+  FitResult search_rest(const Group& group, const Candidate& candidate, const Digest& digest);
   FitResult search_part(std::int32_t first_section, std::int32_t end_section, std::size_t begin, std::size_t end,
                         std::int64_t offset);
-  bool place(const Group& group, const Candidate& candidate, std::uint64_t& key);
+  bool place(const Group& group, const Candidate& candidate, Digest& digest);
   Mark mark() const { return {changes_.size(), section_changes_.size()}; }
   void undo(const Mark& mark);
   bool must_stay(const Candidate& candidate);
@@ -114,7 +125,7 @@ class FitSearch {
   std::int64_t find_height(std::int32_t section, std::int64_t offset);
   double find_key(char letter, std::int32_t item) const;
   void rank(std::size_t begin, std::size_t end);
-  std::uint64_t hash(std::int32_t item) const;
+  Digest find_digest(std::int32_t item) const;
   bool is_out() const;
 
   const LayoutModel& model_;
@@ -129,6 +140,7 @@ class FitSearch {
   std::vector<std::int64_t> offset_;    ///< by item: or `kUnplaced`
   std::vector<std::int64_t> lowest_;    ///< by item: on top of everything beneath it
   std::vector<std::int64_t> release_;   ///< by item: proven lower bound of its offset, not below `lowest_`
+  std::vector<Digest> digest_;          ///< by item: of it and its `lowest_`
   std::vector<std::int32_t> left_;      ///< by section: items still to be placed
   std::vector<std::int64_t> total_;     ///< by section: size still to be placed
   std::vector<std::int32_t> crossing_;  ///< by section: items to be placed that are live in the next one as well
