@@ -333,7 +333,6 @@ bool FitSearch::must_stay(const Candidate& candidate) {
   const LayoutItem& item = model_.items[candidate.item];
   if (release == std::numeric_limits<std::int64_t>::max() || release + item.size > capacity_) return true;
   if (item.fixed_offset >= 0) return true;
-  if (release <= release_[candidate.item]) return false;
   changes_.push_back({candidate.item, lowest_[candidate.item], release_[candidate.item], digest_[candidate.item]});
   const std::int64_t raise = release - release_[candidate.item];
   release_[candidate.item] = release;
