@@ -16,7 +16,7 @@ class OpSets {
  public:
   explicit OpSets(std::size_t op_count) : words_per_set_((op_count + 63) / 64), sets_(0, Hash{this}, Equal{this}) {}
 
-  bool is_full() const { return words_.size() >= kMostWords; }
+  bool is_full() const { return words_.size() * sizeof(std::uint64_t) + sets_.size() * kEntryBytes >= kMostBytes; }
   bool contains(const std::vector<std::uint64_t>& set) {
     push(set);
     const bool found = sets_.contains(last());
@@ -29,7 +29,8 @@ class OpSets {
   }
 
  private:
-  static constexpr std::size_t kMostWords = std::size_t{64} << 17;  // 64 MiB
+  static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kEntryBytes = 48;  // of `sets_`: a node on the heap and its share of the buckets
 
   struct Hash {
     const OpSets* sets;
