@@ -13,6 +13,7 @@
 #include "solver/layout_model.h"
 #include "solver/layout_race.h"
 #include "solver/packing.h"
+#include "solver/text.h"
 
 namespace stowage::solver {
 namespace {
@@ -29,7 +30,7 @@ void check_buffers(const std::vector<Buffer>& buffers) {
   std::int64_t sum_bytes = 0;
   for (const Buffer& buffer : buffers) {
     const auto refuse = [&buffer](const std::string& reason) {
-      throw std::invalid_argument(fmt::format("cannot lay out buffer '{}': {}", buffer.id, reason));
+      throw std::invalid_argument(fmt::format("cannot lay out buffer {}: {}", quote(buffer.id), reason));
     };
     if (buffer.lower >= buffer.upper) {
       refuse(fmt::format("lower {} is not below upper {}; upper is exclusive", buffer.lower, buffer.upper));
@@ -157,8 +158,8 @@ class LayoutSearch {
       for (const std::int32_t other : component.ids) {
         if (other == id || !buffers_[other].fixed_offset_bytes || !overlap_fixed(buffers_[id], buffers_[other]))
           continue;
-        throw std::invalid_argument(fmt::format("cannot lay out buffer '{}': its fixed offset overlaps that of '{}'",
-                                                buffers_[id].id, buffers_[other].id));
+        throw std::invalid_argument(fmt::format("cannot lay out buffer {}: its fixed offset overlaps that of {}",
+                                                quote(buffers_[id].id), quote(buffers_[other].id)));
       }
     }
   }

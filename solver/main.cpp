@@ -19,6 +19,7 @@
 #include "solver/layout.h"
 #include "solver/lifetimes.h"
 #include "solver/solve.h"
+#include "solver/text.h"
 #include "solver/validate.h"
 
 namespace {
@@ -82,7 +83,7 @@ Json to_json(const Problem& problem, const std::vector<Reason>& reasons) {
 
 /// "made by op 3 'relu' before it, used by op 9 'relu_backward' after it".
 std::string reason_text(const Problem& problem, const Reason& reason, std::int32_t bound_op) {
-  const auto op_text = [&](std::int32_t op) { return fmt::format("op {} '{}'", op, problem.ops[op].name); };
+  const auto op_text = [&](std::int32_t op) { return fmt::format("op {} {}", op, quote(problem.ops[op].name)); };
   std::string made = "made by it";
   if (reason.made_by != bound_op) made = fmt::format("made by {} before it", op_text(reason.made_by));
   if (reason.used_by < 0) {
@@ -100,7 +101,7 @@ void print_explanation(const Problem& problem, const Plan& plan, const OrderBoun
   fmt::print("\nNo order needs less than {}:\n", bytes_text(bound.bytes));
   fmt::print("  {} live through the whole step\n", bytes_text(persistent_bytes));
   if (bound.op >= 0) {
-    fmt::print("  while op {} '{}' runs, {} tensors must live besides:\n", bound.op, problem.ops[bound.op].name,
+    fmt::print("  while op {} {} runs, {} tensors must live besides:\n", bound.op, quote(problem.ops[bound.op].name),
                reasons.size());
   }
   std::int64_t rest_bytes = 0;
@@ -111,8 +112,7 @@ void print_explanation(const Problem& problem, const Plan& plan, const OrderBoun
       continue;
     }
     fmt::print("    {:<28}  tensor {}{}: {}\n", bytes_text(tensor.size_bytes), reasons[line].tensor,
-               tensor.name.empty() ? "" : fmt::format(" '{}'", tensor.name),
-               reason_text(problem, reasons[line], bound.op));
+               tensor.name.empty() ? "" : " " + quote(tensor.name), reason_text(problem, reasons[line], bound.op));
   }
   if (rest_bytes > 0) {
     fmt::print("    {:<28}  {} more; --json lists all\n", bytes_text(rest_bytes), reasons.size() - kMostLines);
@@ -130,7 +130,8 @@ int run_order(const Arguments& arguments) {
   const Plan plan = solve(problem, arguments.options);
   const double seconds = seconds_since(start);
   if (const auto fault = validate(problem, plan)) {
-    throw std::logic_error(fmt::format("cannot use the plan for '{}': {}; please report this", problem.name, *fault));
+    throw std::logic_error(
+        fmt::format("cannot use the plan for {}: {}; please report this", quote(problem.name), *fault));
   }
   if (!arguments.buffers_path.empty()) {
     const std::string text = format_buffers(find_buffers(problem, play(problem, plan.order)));
@@ -177,7 +178,7 @@ int run_order(const Arguments& arguments) {
   fmt::print("  program order  {}\n", bytes_text(plan.program_peak_bytes));
   fmt::print("  planned order  {}, {}\n", bytes_text(plan.peak_bytes), to_string(plan.order_status));
   fmt::print("  lower bound    {}", bytes_text(plan.bound_bytes));
-  if (plan.bound_op >= 0) fmt::print(", at op {} '{}'", plan.bound_op, bound_op_name);
+  if (plan.bound_op >= 0) fmt::print(", at op {} {}", plan.bound_op, quote(bound_op_name));
   fmt::print("{}\n", plan.bound_proof == Proof::kSearch ? ", by search" : "");
   fmt::print("  arena          {}, {}\n", bytes_text(plan.arena_bytes), to_string(plan.layout_status));
   fmt::print("  arena bound    {}\n", bytes_text(plan.arena_bound_bytes));

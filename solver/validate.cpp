@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "solver/text.h"
+
 namespace stowage::solver {
 namespace {
 
@@ -43,9 +45,9 @@ class Replay {
   }
 
  private:
-  std::string op_text(std::int32_t op) const { return fmt::format("op {} '{}'", op, problem_.ops[op].name); }
+  std::string op_text(std::int32_t op) const { return fmt::format("op {} {}", op, quote(problem_.ops[op].name)); }
   std::string tensor_text(std::int32_t tensor) const {
-    return fmt::format("tensor {} '{}'", tensor, problem_.tensors[tensor].name);
+    return fmt::format("tensor {} {}", tensor, quote(problem_.tensors[tensor].name));
   }
 
   Fault check_counts() const {

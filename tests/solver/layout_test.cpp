@@ -121,6 +121,8 @@ TEST(Layout, RefusesBadBuffers) {
   expect_error({crooked}, "cannot lay out buffer 'b': offset 6 is not a multiple of its alignment 4");
   crooked.alignment_bytes = 0;
   expect_error({crooked}, "cannot lay out buffer 'b': alignment 0 is not positive");
+  crooked.id = "b\n" + std::string(100, 'c');
+  expect_error({crooked}, "cannot lay out buffer 'b?" + std::string(58, 'c') + "...': alignment 0 is not positive");
 }
 
 TEST(Layout, IsValidOnRandomBuffers) {

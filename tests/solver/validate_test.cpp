@@ -140,6 +140,16 @@ INSTANTIATE_TEST_SUITE_P(
                  "slots: tensor 2 '' and tensor 0 '' overlap while op 2 'add' runs"}),
     [](const auto& instance) { return instance.param.name; });
 
+TEST(Validate, AnswersInOneLine) {
+  Problem problem = chain();
+  problem.ops[1].name = "b\nb";
+  problem.tensors[1].name = "t\tt";
+  Plan plan = solve(problem);
+  std::swap(plan.order[0], plan.order[1]);
+  EXPECT_EQ(validate(problem, plan),
+            "order: op 1 'b?b' runs before op 0 'a', but reads tensor 1 't?t' after it in the program");
+}
+
 TEST(Validate, NamesABadProblemFirst) {
   Problem problem = chain();
   const Plan plan = solve(problem);
