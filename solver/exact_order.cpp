@@ -15,6 +15,8 @@ namespace {
 class OpSets {
  public:
   explicit OpSets(std::size_t op_count) : words_per_set_((op_count + 63) / 64), sets_(0, Hash{this}, Equal{this}) {}
+  OpSets(const OpSets&) = delete;  // `sets_` points back
+  OpSets& operator=(const OpSets&) = delete;
 
   bool is_full() const { return words_.size() * sizeof(std::uint64_t) + sets_.size() * kEntryBytes >= kMostBytes; }
   bool contains(const std::vector<std::uint64_t>& set) {

@@ -24,7 +24,7 @@ enum class Rule : std::uint8_t {
 /// Builds orders by taking one ready op after the other.
 class ListScheduler {
  public:
-  /// Keeps references to both.
+  /// `dependencies` must outlive it.
   ListScheduler(const Problem& problem, const Dependencies& dependencies);
 
   /// An order that keeps the dependencies. An op whose own peak is above `limit_bytes` waits as long as others fit.
