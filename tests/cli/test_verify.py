@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.sample_store import ROOT
 
 EQUAL = {"name": "net", "ops": 12, "executions": 9, "phases": [{"state": "planned"}], "verified_runs": 7,
          "differing_runs": 0, "unverified_runs": 0, "why_unverified": "", "unread_values": 0, "first_difference": None}
@@ -34,7 +33,8 @@ Verify = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def verify(tmp_path: Path) -> Verify:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        search = os.pathsep.join((str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")))
+        package = Path(importlib.util.find_spec("stowage").origin).parent  # the one that this test sees
+        search = os.pathsep.join((str(package.parent), os.environ.get("PYTHONPATH", "")))
         return subprocess.run([sys.executable, "-m", "stowage.cli", "verify", *arguments], cwd=tmp_path,
                               capture_output=True, text=True, env={**os.environ, "PYTHONPATH": search}, timeout=120)
 
