@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 namespace stowage::solver {
@@ -57,7 +58,11 @@ FitResult LayoutRace::run(std::int64_t capacity, std::int64_t nodes_each, std::u
   {
     std::vector<std::jthread> threads;
     const int thread_count = nodes_each < kNodesWorthAThread ? 1 : std::min(thread_count_, search_count());
-    for (int thread = 1; thread < thread_count; ++thread) threads.emplace_back(work);
+    try {
+      for (int thread = 1; thread < thread_count; ++thread) threads.emplace_back(work);
+    } catch (const std::system_error&) {
+      // No more threads to be had: those that run, this one at least, do it all.
+    }
     work();
   }
   node_count_ = 0;
