@@ -20,8 +20,7 @@ constexpr std::int64_t round_up(std::int64_t size_bytes) {
   return (size_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
-/// A graph ready to be profiled: a copy with `stowage::observe[op](%outputs...)` after every op, and before those whose
-/// result may take an input's memory `stowage::inputs[op](%inputs...)`.
+/// A graph ready to be profiled: a copy of it that tells an `Observation`.
 class Profiler {
  public:
   explicit Profiler(const GraphFacts& facts);
@@ -37,8 +36,5 @@ class Profiler {
   torch::jit::Code code_;
   std::unique_ptr<profiler::Backend> backend_;
 };
-
-/// Operators that only the profiled copy of a graph contains.
-torch::jit::RegisterOperators register_profile_operators();
 
 }  // namespace stowage

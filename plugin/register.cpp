@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/checks.h"
 #include "plugin/cpu_allocator.h"
+#include "plugin/observation.h"
 #include "plugin/pass.h"
-#include "plugin/profile.h"
 #include "plugin/region.h"
 #include "plugin/rewrite.h"
 #include "plugin/torch_headers.h"
@@ -10,7 +10,7 @@
 namespace {
 
 const torch::jit::RegisterOperators kRegionOperator = stowage::register_region_operator();
-const torch::jit::RegisterOperators kProfileOperators = stowage::register_profile_operators();
+const torch::jit::RegisterOperators kObservationOperators = stowage::register_observation_operators();
 const torch::jit::RegisterOperators kNameOperator = stowage::register_name_operator();
 const torch::jit::RegisterOperators kPointOperators = stowage::register_point_operators();
 const torch::jit::RegisterOperators kCheckOperators = stowage::register_check_operators();

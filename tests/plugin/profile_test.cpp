@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/ir/irparser.h>
 
 #include "plugin/cpu_allocator.h"
+#include "plugin/observation.h"
 
 namespace stowage {
 namespace {
@@ -21,7 +22,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::Not;
 
-const torch::jit::RegisterOperators kProfileOperators = register_profile_operators();
+const torch::jit::RegisterOperators kObservationOperators = register_observation_operators();
 
 class Profile : public testing::Test {
  protected:
