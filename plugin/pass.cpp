@@ -14,6 +14,7 @@
 #include "plugin/options.h"
 #include "plugin/plan_memory.h"
 #include "plugin/region.h"
+#include "plugin/registry.h"
 #include "plugin/torch_headers.h"
 
 namespace stowage {

@@ -2,8 +2,8 @@
 #include "plugin/region.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <optional>
 
 #include <ATen/Version.h>
 #include <fmt/format.h>
@@ -13,7 +13,9 @@
 #include "plugin/cpu_allocator.h"
 #include "plugin/note.h"
 #include "plugin/options.h"
+#include "plugin/phase.h"
 #include "plugin/plan_memory.h"
+#include "plugin/registry.h"
 #include "plugin/reuse.h"
 #include "plugin/rewrite.h"
 #include "solver/solve.h"
@@ -30,25 +32,6 @@ using torch::jit::Stack;
 using torch::jit::Symbol;
 
 std::atomic<bool> g_planning{false};
-/// Regions in the order in which they were made. What a region that is gone had to tell is kept, so that a report at
-/// the end of training has it; of those, the oldest goes first.
-struct Registry {
-  struct Entry {
-    const Region* region = nullptr;  ///< null once it is gone
-    std::string name;
-    nlohmann::json status;
-    std::string text;
-  };
-  static constexpr std::size_t kMaxGone = 64;
-
-  std::mutex mutex;
-  std::list<Entry> entries;
-};
-
-Registry& registry() {
-  static auto* instance = new Registry();
-  return *instance;
-}
 
 /// Whether autograd may record ops on these inputs while grad mode is on.
 bool may_record(c10::ArrayRef<c10::IValue> inputs) {
@@ -82,33 +65,6 @@ std::string difference(const Run& before, const Run& after) {
 
 }  // namespace
 
-/// A plan in force.
-struct Region::Planned {
-  Run run;  ///< what the plan was made from
-  PlanRecord plan;
-  torch::jit::Code code;
-  SlotTable table;
-  bool recalled = false;
-  std::int64_t outside_bytes = 0;
-
-  std::mutex mutex;                    ///< guards what follows
-  std::unique_ptr<Verifier> verifier;  ///< made when first needed
-  Counters total;
-  Counters last;
-  std::int64_t runs = 0;
-  std::int64_t last_peak_bytes = 0;
-};
-
-/// What became of one signature.
-struct Region::Phase {
-  Signature signature;
-  profiler::RunKey key;
-  std::int64_t profiled_runs = 0;
-  std::optional<Run> previous;
-  std::string why_unplanned;  ///< not to be planned, for this reason
-  std::shared_ptr<Planned> planned;
-};
-
 Region::Region(std::shared_ptr<Graph> graph, std::string name)
     : name_(std::move(name)),
       facts_(read_facts(std::move(graph))),
@@ -120,23 +76,13 @@ Region::Region(std::shared_ptr<Graph> graph, std::string name)
                     "it planned",
                     kind, name_));
   }
-  std::lock_guard lock(registry().mutex);
-  registry().entries.push_back({this, name_, {}, {}});
+  enter_region(*this);
 }
 
 Region::~Region() {
   // The arena is as large as the largest plan needs; the plans that are left take one of their own size.
   cpu_allocator().release_arena();
-  std::lock_guard lock(registry().mutex);
-  auto& entries = registry().entries;
-  const auto own = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.region == this; });
-  own->status = status();
-  own->text = text();
-  own->region = nullptr;
-  const auto is_gone = [](const auto& entry) { return entry.region == nullptr; };
-  if (std::count_if(entries.begin(), entries.end(), is_gone) > static_cast<std::ptrdiff_t>(Registry::kMaxGone)) {
-    entries.erase(std::find_if(entries.begin(), entries.end(), is_gone));
-  }
+  leave_region(*this);
 }
 
 void Region::run(Stack& stack) {
@@ -181,7 +127,7 @@ void Region::run_as_is(Stack& stack) {
   torch::jit::InterpreterState(code_).run(stack);
 }
 
-std::shared_ptr<Region::Phase> Region::phase_for(const Stack& inputs) {
+std::shared_ptr<Phase> Region::phase_for(const Stack& inputs) {
   std::lock_guard lock(mutex_);
   inputs_.read(inputs);
   const auto found =
@@ -272,7 +218,7 @@ void Region::compare_runs(Phase& phase, Run run) {
 
 /// A plan ready to run, or null with a note: a plan that breaks a rule never touches a graph, and without an arena
 /// there is nothing to place in.
-std::shared_ptr<Region::Planned> Region::make_planned(const Run& run, PlanRecord plan, bool recalled) const {
+std::shared_ptr<Planned> Region::make_planned(const Run& run, PlanRecord plan, bool recalled) const {
   auto planned = std::make_shared<Planned>();
   try {
     if (run.ops.size() != facts_.ops.size()) {
@@ -346,17 +292,6 @@ std::string Region::text() const {
 }
 
 nlohmann::json Region::status() const {
-  auto count = [](const Count& counted) {
-    return nlohmann::json{{"allocations", counted.allocations}, {"bytes", counted.bytes}};
-  };
-  auto counters = [&](const Counters& of) {
-    nlohmann::json json{{"hits", count(of.hits)}, {"reused", count(of.reused)}, {"late_frees", of.late_frees}};
-    for (std::size_t reason = 0; reason < kMissCount; ++reason) {
-      json["misses"][std::string(to_string(static_cast<Miss>(reason)))] = count(of.misses[reason]);
-    }
-    return json;
-  };
-
   std::lock_guard lock(mutex_);
   nlohmann::json json{{"name", name_},
                       {"graph_hash", hash_},
@@ -368,53 +303,8 @@ nlohmann::json Region::status() const {
                       {"plans_recalled", plans_recalled_},
                       {"phases", nlohmann::json::array()}};
   json.update(verified_.status());
-  for (const auto& phase : phases_) {
-    nlohmann::json entry{{"signature", phase->key.signature}};
-    if (phase->planned == nullptr) {
-      entry["state"] = phase->why_unplanned.empty() ? "profiling" : "unplanned";
-      if (!phase->why_unplanned.empty()) entry["why"] = phase->why_unplanned;
-      json["phases"].push_back(std::move(entry));
-      continue;
-    }
-    Planned& planned = *phase->planned;
-    std::lock_guard planned_lock(planned.mutex);
-    entry["state"] = "planned";
-    entry["recalled"] = planned.recalled;
-    entry["profiled_execution"] = planned.run.execution;
-    entry["program_peak_bytes"] = planned.plan.program_peak_bytes;
-    entry["peak_bytes"] = planned.plan.peak_bytes;
-    entry["bound_bytes"] = planned.plan.bound_bytes;
-    entry["order_status"] = planned.plan.order_status;
-    entry["arena_bytes"] = planned.plan.arena_bytes;
-    entry["arena_bound_bytes"] = planned.plan.arena_bound_bytes;
-    entry["layout_status"] = planned.plan.layout_status;
-    entry["planning_ns"] = planned.plan.planning_ns;
-    entry["runs"] = planned.runs;
-    entry["last_peak_bytes"] = planned.last_peak_bytes;
-    entry["last"] = counters(planned.last);
-    entry["total"] = counters(planned.total);
-    json["phases"].push_back(std::move(entry));
-  }
+  for (const auto& phase : phases_) json["phases"].push_back(phase->status());
   return json;
-}
-
-nlohmann::json all_regions_status() {
-  std::lock_guard lock(registry().mutex);
-  nlohmann::json all = nlohmann::json::array();
-  for (const auto& entry : registry().entries) {
-    all.push_back(entry.region != nullptr ? entry.region->status() : entry.status);
-    all.back()["alive"] = entry.region != nullptr;
-  }
-  return all;
-}
-
-std::optional<std::string> region_text(const std::string& name) {
-  std::lock_guard lock(registry().mutex);
-  const auto& entries = registry().entries;
-  const auto newest = std::find_if(entries.rbegin(), entries.rend(),
-                                   [&](const auto& entry) { return name.empty() || entry.name == name; });
-  if (newest == entries.rend()) return std::nullopt;
-  return newest->region != nullptr ? newest->region->text() : newest->text;
 }
 
 void set_planning(bool on) { g_planning.store(on, std::memory_order_relaxed); }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +18,9 @@
 #include "plugin/verify.h"
 
 namespace stowage {
+
+struct Phase;
+struct Planned;
 
 /// The node that runs a graph: profiles it, has it planned, then runs the planned copy, each for each signature.
 /// Thread safe: a thread that finds the region profiling, or the arena taken, runs the graph as it is.
@@ -37,9 +38,6 @@ class Region {
   nlohmann::json status() const;
 
  private:
-  struct Planned;
-  struct Phase;
-
   void run_as_is(torch::jit::Stack& stack);
   void run_profiled(torch::jit::Stack& stack, Phase& phase);
   /// False, with the stack as it was, where the arena cannot be had. `code` is the plan's, or a verified copy of it.
@@ -66,12 +64,6 @@ class Region {
   std::int64_t plans_recalled_ = 0;
   VerifyTotal verified_;
 };
-
-/// The status of every region, oldest first; of one that is gone, the last.
-nlohmann::json all_regions_status();
-
-/// The text of the newest region of that name ("": any), or nothing. One that is gone keeps its last text.
-std::optional<std::string> region_text(const std::string& name);
 
 /// The operator of the region node: attributes `Subgraph` and `name`.
 torch::jit::RegisterOperators register_region_operator();

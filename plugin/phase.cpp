@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/phase.h"
+
+#include <nlohmann/json.hpp>
+
+namespace stowage {
+namespace {
+
+nlohmann::json to_json(const Count& counted) {
+  return {{"allocations", counted.allocations}, {"bytes", counted.bytes}};
+}
+
+nlohmann::json to_json(const Counters& of) {
+  nlohmann::json json{{"hits", to_json(of.hits)}, {"reused", to_json(of.reused)}, {"late_frees", of.late_frees}};
+  for (std::size_t reason = 0; reason < kMissCount; ++reason) {
+    json["misses"][std::string(to_string(static_cast<Miss>(reason)))] = to_json(of.misses[reason]);
+  }
+  return json;
+}
+
+}  // namespace
+
+nlohmann::json Phase::status() const {
+  nlohmann::json json{{"signature", key.signature}};
+  if (planned == nullptr) {
+    json["state"] = why_unplanned.empty() ? "profiling" : "unplanned";
+    if (!why_unplanned.empty()) json["why"] = why_unplanned;
+    return json;
+  }
+  Planned& of = *planned;
+  std::lock_guard lock(of.mutex);
+  json["state"] = "planned";
+  json["recalled"] = of.recalled;
+  json["profiled_execution"] = of.run.execution;
+  json["program_peak_bytes"] = of.plan.program_peak_bytes;
+  json["peak_bytes"] = of.plan.peak_bytes;
+  json["bound_bytes"] = of.plan.bound_bytes;
+  json["order_status"] = of.plan.order_status;
+  json["arena_bytes"] = of.plan.arena_bytes;
+  json["arena_bound_bytes"] = of.plan.arena_bound_bytes;
+  json["layout_status"] = of.plan.layout_status;
+  json["planning_ns"] = of.plan.planning_ns;
+  json["runs"] = of.runs;
+  json["last_peak_bytes"] = of.last_peak_bytes;
+  json["last"] = to_json(of.last);
+  json["total"] = to_json(of.total);
+  return json;
+}
+
+}  // namespace stowage
