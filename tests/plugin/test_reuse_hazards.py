@@ -4,7 +4,6 @@ number. What no profile shows is done here after the plan is in force."""
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Any, Callable
 
@@ -13,7 +12,6 @@ import stowage
 import torch
 from planning import assert_same, compile, digest, newest_region, planned_phase, run
 from stowage.store import Store
-from torch.utils._python_dispatch import TorchDispatchMode
 
 LIBRARY = torch.library.Library("stowage_reuse_hazards", "DEF")
 SIZE = 3000
@@ -331,127 +329,7 @@ def assert_branches(source: str, mode: Callable = torch.no_grad) -> None:
     planned_phase()
 
 
-# --- the state of the thread --------------------------------------------------------------------------------------
-
-PLAIN = """
-def step(x):
-    a = torch.cat([x, x])
-    b = torch.relu(a)
-    c = b.view(2, -1)
-    d = torch.sigmoid(c)
-    return d.sum(), d.exp().mean()
-"""
-
-
-class Keeps(TorchDispatchMode):
-    """A mode that keeps what ops are given, and what it was then."""
-
-    def __init__(self):
-        super().__init__()
-        self.kept = []
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        for argument in arguments:
-            if isinstance(argument, torch.Tensor):
-                self.kept.append((argument, digest(argument)))
-        return function(*arguments, **(keywords or {}))
-
-
-def planned_then(within: Callable[[], Any]) -> dict:
-    """The counters of PLAIN, planned as usual, then run three times within a context, with results as unplanned."""
-    def calls(function) -> list:
-        results = []
-        for call in range(12):
-            torch.manual_seed(call)
-            x = vector()
-            with torch.no_grad():
-                if call in (7, 8, 10):
-                    with within():
-                        results.append(digest(function(x)))
-                else:
-                    results.append(digest(function(x)))
-        return results
-
-    expected = calls(compile(PLAIN))
-    stowage.enable()
-    before = {region["name"] for region in stowage.status()["regions"]}
-    function = compile(PLAIN)
-    assert calls(function) == expected
-    # Autocast has a graph of its own.
-    phases = [region["phases"] for region in stowage.status()["regions"] if region["name"] not in before]
-    totals = [phase["total"] for found in phases for phase in found if phase["state"] == "planned"]
-    assert sum(total["reused"]["allocations"] for total in totals) >= 6
-    return max(totals, key=lambda total: total["hits"]["allocations"])
-
-
-def test_a_dispatch_mode_may_keep_inputs():
-    modes = []
-
-    def mode():
-        modes.append(Keeps())
-        return modes[-1]
-
-    assert planned_then(mode)["misses"]["held"]["allocations"] >= 3
-    assert any(mode.kept for mode in modes)
-    for mode in modes:
-        for tensor, before in mode.kept:
-            assert digest(tensor) == before
-
-
-def test_memory_that_is_filled_before_use():
-    class Deterministic:
-        def __enter__(self):
-            torch.use_deterministic_algorithms(True)
-
-        def __exit__(self, *_):
-            torch.use_deterministic_algorithms(False)
-
-    assert planned_then(Deterministic)["misses"]["held"]["allocations"] == 6
-
-
-def test_an_observer_that_gets_inputs():
-    within = lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True)
-    assert planned_then(within)["misses"]["held"]["allocations"] == 6
-
-
-def test_a_profiler_that_gets_no_inputs_does_not_matter():
-    within = lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    assert planned_then(within)["misses"]["held"]["allocations"] == 0
-
-
-def test_autocast():
-    planned_then(lambda: torch.autocast("cpu", dtype=torch.bfloat16))
-
-
-def test_forward_mode_gradients():
-    source = """
-def step(x):
-    a = x * 2
-    b = torch.sigmoid(a)
-    c = b * b
-    return c.sum(), torch.tanh(c).mean()
-"""
-
-    def calls(function) -> list:
-        results = []
-        for call in range(12):
-            torch.manual_seed(call)
-            x = vector()
-            with torch.autograd.forward_ad.dual_level(), torch.no_grad():
-                if call in (7, 8, 10):
-                    x = torch.autograd.forward_ad.make_dual(x, torch.randn(SIZE))
-                results.append([digest(part) for result in function(x)
-                                for part in torch.autograd.forward_ad.unpack_dual(result)])
-        return results
-
-    expected = calls(compile(source))
-    stowage.enable()
-    function = compile(source)
-    assert calls(function) == expected
-    assert reused(planned_phase()) >= 2
-
-
-# --- errors and threads -------------------------------------------------------------------------------------------
+# --- errors, constants ----------------------------------------------------------------------------------------------
 
 def test_an_exception_after_a_reuse_leaves_nothing_behind():
     text = HELD_GRAPH.replace("stowage_reuse_hazards::look(%a)", "aten::sum(%a, %none)").replace(
@@ -476,54 +354,6 @@ def test_an_exception_after_a_reuse_leaves_nothing_behind():
     assert calls(function) == expected
     phase = planned_phase()
     assert (reused(phase), held(phase), phase["last"]["misses"]["busy"]["allocations"]) == (2, 0, 0)
-
-
-def test_several_threads_run_one_region():
-    source = PLAIN
-    stowage.enable()
-    function = compile(source)
-    run(function, lambda: (vector(),))
-    plain = compile(source)
-    stowage.set_option("plan", "0")
-    inputs = [vector() for _ in range(8)]
-    with torch.no_grad():
-        expected = [digest(plain(x)) for x in inputs]
-    stowage.set_option("plan", "1")
-    wrong = []
-
-    def work(number: int) -> None:
-        with torch.no_grad():
-            for _ in range(60):
-                if digest(function(inputs[number])) != expected[number]:
-                    wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    phases = [region["phases"] for region in stowage.status()["regions"] if region["alive"]]
-    assert any(reused(phase, "total") > 0 for found in phases for phase in found if phase["state"] == "planned")
-
-
-def test_inference_mode_reuses_too():
-    source = PLAIN
-
-    def calls(function) -> list:
-        results = []
-        for call in range(8):
-            torch.manual_seed(call)
-            with torch.inference_mode():
-                results.append(digest(function(vector())))
-        return results
-
-    expected = calls(compile(source))
-    stowage.enable()
-    function = compile(source)
-    assert calls(function) == expected
-    phase = planned_phase()
-    assert reused(phase) >= 2 and held(phase) == 0
 
 
 def test_a_constant_that_differs_makes_another_graph():
