@@ -23,7 +23,8 @@ bool may_reuse(const OpFacts& op);
 /// A digest of everything that decides how an op lays out its result and what it allocates before it: dtypes, sizes,
 /// strides and dispatch keys of its tensors, the kinds of its other inputs, the thread's dispatch state; and of which
 /// input it is about. Nothing if somebody else is given the inputs and might keep them (autograd, a dispatch mode, an
-/// observer), if new memory is filled before it is used, or if an input is no tensor, number, text or None.
+/// observer), if new memory is filled before it is used, if an input is complex, whose kernels round differently in
+/// place, or if an input is no tensor, number, text or None.
 std::optional<std::int64_t> layout_digest(c10::ArrayRef<c10::IValue> inputs, std::int32_t position);
 
 /// Whether the memory of a CPU tensor dies with the `references` to it: nobody else holds the tensor or its storage. Of

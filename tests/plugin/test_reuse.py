@@ -102,6 +102,8 @@ def test_each_allowed_op_is_tested():
 def values(shape: tuple, dtype: torch.dtype) -> torch.Tensor:
     if dtype == torch.bool:
         return torch.rand(shape) > 0.5
+    if dtype.is_complex:
+        return torch.complex(torch.randn(shape), torch.randn(shape)).to(dtype)
     if not dtype.is_floating_point:
         return torch.randint(-5, 6, shape, dtype=dtype)
     found = torch.randn(shape) * 2
@@ -257,6 +259,13 @@ def test_result_on_input(name, dtypes):
             assert outcome.reused == outcome.possible, (arguments, dtype)
             # Of 12 tensors one is empty. With a number first the result of pow is contiguous, whatever the tensor is.
             assert outcome.reused >= (7 if arguments[0] == 2 else 11) or not dtype.is_floating_point, (arguments, dtype)
+
+
+@pytest.mark.parametrize("arguments", [(A, B, C, 1), (A, B, B, 0.5)])
+def test_complex_numbers_round_differently_in_place(arguments, two_vectors):
+    """Where they broadcast, the last bits of addcmul in place are others, as of addcmul_."""
+    outcome = assert_bit_identical("aten::addcmul", arguments, torch.complex64)
+    assert outcome.reused == 0 and outcome.possible > 10
 
 
 # --- what the tests above would notice ----------------------------------------------------------------------------
