@@ -195,11 +195,12 @@ void Observation::describe(std::int32_t id, const std::string& name, const at::T
 
 std::shared_ptr<Graph> with_observers(const GraphFacts& facts) {
   std::shared_ptr<Graph> copy = facts.graph->copy();
+  const bool reuse = kernels_are_torchs();
   std::int64_t op = 0;
   for (auto each = copy->nodes().begin(); each != copy->nodes().end(); ++each) {
     Node* node = *each;
     if (node->kind() == torch::jit::prim::Constant) continue;
-    if (may_reuse(facts.ops[static_cast<std::size_t>(op)])) {
+    if (reuse && may_reuse(facts.ops[static_cast<std::size_t>(op)])) {
       Node* inputs = copy->create(inputs_symbol(), node->inputs(), /*num_outputs=*/0);
       inputs->i_(op_attribute(), op);
       inputs->insertBefore(node);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <fmt/format.h>
@@ -60,10 +61,11 @@ bool add_tensor(Digest& digest, const at::Tensor& tensor) {
   if (keys.has(c10::DispatchKey::Python) || tensor.layout() != c10::kStrided || !tensor.has_storage()) return false;
   if (!tensor.device().is_cpu() || is_differentiated(tensor)) return false;
   // Compilers make two loops of complex arithmetic, one for memory that overlaps, and they round differently.
-  if (tensor.is_complex()) return false;
+  const c10::ScalarType dtype = tensor.scalar_type();
+  if (!c10::isFloatingType(dtype) && !c10::isIntegralType(dtype, /*includeBool=*/true)) return false;
   digest.add(kTensor);
   digest.add(static_cast<std::int64_t>(keys.raw_repr()));
-  digest.add(static_cast<std::int64_t>(tensor.scalar_type()));
+  digest.add(static_cast<std::int64_t>(dtype));
   digest.add(tensor.storage_offset());
   add(digest, tensor.sizes());
   add(digest, tensor.strides());
@@ -96,8 +98,21 @@ bool fills_its_storage(const at::Tensor& tensor) {
 
 }  // namespace
 
+bool kernels_are_torchs() {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (!solver::is_pointwise(name.name)) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op || !op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    // "registered at .../aten/src/ATen/RegisterCPU_0.cpp:1": the files that torch's build generates.
+    const std::string where = op->getComputedKernelForDispatchKey(c10::DispatchKey::CPU).debug();
+    if (where.find("aten/src/ATen/Register") == std::string::npos) return false;
+  }
+  return true;
+}
+
 std::string plan_rules() {
-  if (!options().reuse) return fmt::format("{}, no reuse", kPlanRules);
+  if (!options().reuse || !kernels_are_torchs()) return fmt::format("{}, no reuse", kPlanRules);
   if (options().reuse_ops.empty()) return kPlanRules;
   return fmt::format("{}, reuse_ops {}", kPlanRules, options().reuse_ops);
 }

@@ -12,6 +12,11 @@
 
 namespace stowage {
 
+/// Whether every pointwise op runs the CPU kernel that torch comes with. What another does with its memory is not
+/// known, and those call each other, so nothing is reused if one is replaced before the plan is made. Takes about a
+/// millisecond.
+bool kernels_are_torchs();
+
 /// The version of stowage's planning rules, with the options that change them: plans made by others are not recalled.
 std::string plan_rules();
 
@@ -24,7 +29,7 @@ bool may_reuse(const OpFacts& op);
 /// strides and dispatch keys of its tensors, the kinds of its other inputs, the thread's dispatch state; and of which
 /// input it is about. Nothing if somebody else is given the inputs and might keep them (autograd, a dispatch mode, an
 /// observer), if new memory is filled before it is used, if an input is complex, whose kernels round differently in
-/// place, or if an input is no tensor, number, text or None.
+/// place, or quantized, or if an input is no tensor, number, text or None.
 std::optional<std::int64_t> layout_digest(c10::ArrayRef<c10::IValue> inputs, std::int32_t position);
 
 /// Whether the memory of a CPU tensor dies with the `references` to it: nobody else holds the tensor or its storage. Of

@@ -53,6 +53,7 @@ def plan_text() -> str:
 
 def assert_same(source: str, make_inputs: Callable[[], tuple], keep: bool = False, min_hits: int = 1) -> dict:
     """Planned equals unplanned, and was planned. Returns the phase; the function stays alive in it."""
+    stowage.disable()
     unplanned = run(compile(source), make_inputs, keep=keep)
     stowage.enable()
     function = compile(source)

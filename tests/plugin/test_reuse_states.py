@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan with reuse is followed by threads in another state than the one that was profiled, and by several at once."""
+"""A plan with reuse is followed by threads in another state than the one that was profiled, and by several at once; and
+ops whose kernels are not those that were tested."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any, Callable
 
+import pytest
 import stowage
 import torch
-from planning import compile, digest, planned_phase, run
+from planning import assert_same, compile, digest, planned_phase, run
 from torch.utils._python_dispatch import TorchDispatchMode
 
 SIZE = 3000
@@ -194,3 +196,42 @@ def test_inference_mode_reuses_too():
     assert calls(function) == expected
     phase = planned_phase()
     assert reused(phase) >= 2 and held(phase) == 0
+
+
+# --- other kernels --------------------------------------------------------------------------------------------------
+
+def test_quantized_tensors_are_not_reused():
+    """Their kernels are others, on which no op of the list was tested."""
+    phase = assert_same("""
+def step(x):
+    a = torch.relu(x)
+    b = torch.relu(a)
+    c = torch.clamp(b, 0.1, 0.9)
+    return c.dequantize().sum(), torch.dequantize(b)
+""", lambda: (torch.quantize_per_tensor(vector(), 0.1, 100, torch.quint8),))
+    assert reused(phase) == 0
+
+
+@pytest.mark.parametrize("name, replacement", [
+    ("relu", lambda x: torch.zeros_like(x).add_(x).abs_()),
+    ("mul.Tensor", lambda x, y: torch.zeros_like(x).add_(x)),  # which mul.Scalar calls
+], ids=["itself", "called by another"])
+@pytest.mark.filterwarnings("ignore:Warning only once")
+def test_where_a_kernel_is_replaced_nothing_is_reused(name, replacement, tmp_path):
+    """By one that reads its input after it has written its result; and the store keeps such plans apart."""
+    stowage.set_option("store", str(tmp_path / "run.db"))
+    source = """
+def step(x):
+    a = torch.cat([x, x])
+    b = torch.relu(a)
+    c = b * 2
+    return c.sum(), x.mean()
+"""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(name, replacement, "CPU")
+    try:
+        assert reused(assert_same(source, lambda: (vector(),))) == 0
+    finally:
+        library._destroy()
+    later = assert_same(source, lambda: (vector(),))
+    assert reused(later) == 2 and not later["recalled"]
