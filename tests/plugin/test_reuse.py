@@ -23,15 +23,15 @@ A, B, C = "a", "b", "c"
 CASES: dict[str, list[tuple]] = {
     "abs": [(A,)],
     "add": [(A, B, 1), (A, B, -3), (A, B, 0.5), (A, 2, 1), (A, 0.5, 2)],
-    "addcdiv": [(A, B, C, 1), (A, B, C, 0.5)],
-    "addcmul": [(A, B, C, 1), (A, B, C, -2)],
+    "addcdiv": [(A, B, C, 1), (A, B, C, 0.5), (A, A, B, 0.3)],
+    "addcmul": [(A, B, C, 1), (A, B, C, -2), (A, B, B, 1), (A, A, A, 1)],
     "ceil": [(A,)],
-    "clamp": [(A, -0.5, 1.5), (A, None, 1), (A, 0, None), (A, B, C), (A, B, None)],
+    "clamp": [(A, -0.5, 1.5), (A, None, 1), (A, 0, None), (A, B, C), (A, B, None), (A, None, B), (A, A, B)],
     "clamp_max": [(A, 1), (A, B)],
     "clamp_min": [(A, 0), (A, B)],
     "cos": [(A,)],
-    "div": [(A, B), (A, 3.0), (A, B, "floor"), (A, B, "trunc")],
-    "elu": [(A, 1.0, 1, 1), (A, 1.67, 1.05, 1)],
+    "div": [(A, B), (A, 3.0), (A, B, "floor"), (A, B, "trunc"), (A, A)],
+    "elu": [(A, 1.0, 1, 1), (A, 1.67, 1.05, 1), (A, -0.5, 1, 1)],
     "elu_backward": [(A, 1.0, 1, 1, False, B), (A, 1.0, 1, 1, True, B)],
     "erf": [(A,)],
     "exp": [(A,)],
@@ -47,16 +47,16 @@ CASES: dict[str, list[tuple]] = {
     "hardtanh_backward": [(A, B, -1, 1)],
     "leaky_relu": [(A, 0.01)],
     "leaky_relu_backward": [(A, B, 0.01, False)],
-    "lerp": [(A, B, 0.25), (A, B, C)],
+    "lerp": [(A, B, 0.25), (A, B, 0.75), (A, B, C), (A, A, B)],
     "log": [(A,)],
     "log1p": [(A,)],
     "maximum": [(A, B)],
     "minimum": [(A, B)],
     "mish": [(A,)],
     "mish_backward": [(A, B)],
-    "mul": [(A, B), (A, 3), (A, 0.5)],
+    "mul": [(A, B), (A, 3), (A, 0.5), (A, A)],
     "neg": [(A,)],
-    "pow": [(A, 2), (A, 0), (A, 1), (A, 3), (A, 0.5), (A, -1), (A, -0.5), (A, 1.7), (A, B), (2, A)],
+    "pow": [(A, 2), (A, 0), (A, 1), (A, 3), (A, 0.5), (A, -1), (A, -0.5), (A, 1.7), (A, B), (A, A), (2, A), (1, A)],
     "reciprocal": [(A,)],
     "relu": [(A,)],
     "rsqrt": [(A,)],
@@ -75,7 +75,7 @@ CASES: dict[str, list[tuple]] = {
     "tanh": [(A,)],
     "tanh_backward": [(A, B)],
     "threshold_backward": [(A, B, 0), (A, B, 0.5)],
-    "where": [("mask", A, B)],
+    "where": [("mask", A, B), ("mask", A, A), ("mask", A, 2), ("mask", 0.5, A)],
 }
 
 
@@ -257,8 +257,9 @@ def test_result_on_input(name, dtypes):
         for dtype in dtypes:
             outcome = assert_bit_identical(f"aten::{name}", arguments, dtype)
             assert outcome.reused == outcome.possible, (arguments, dtype)
-            # Of 12 tensors one is empty. With a number first the result of pow is contiguous, whatever the tensor is.
-            assert outcome.reused >= (7 if arguments[0] == 2 else 11) or not dtype.is_floating_point, (arguments, dtype)
+            # Of 12 tensors one is empty. With a number or a contiguous mask first so is the result, whatever the tensor.
+            at_least = 7 if arguments[0] in (1, 2, "mask") else 11
+            assert outcome.reused >= at_least or not dtype.is_floating_point, (arguments, dtype)
 
 
 @pytest.mark.parametrize("arguments", [(A, B, C, 1), (A, B, B, 0.5)])
