@@ -36,13 +36,11 @@ void add(Digest& digest, c10::IntArrayRef words) {
   for (const std::int64_t word : words) digest.add(word);
 }
 
-/// Whether ops on this thread hand their inputs to somebody, or fill what they allocate.
+/// Whether ops on this thread hand their inputs to a dispatch mode, or fill what they allocate.
 bool ops_do_more_than_compute() {
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return true;
   const at::Context& context = at::globalContext();
-  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) return true;
-  const auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
-  return observers && observers->needs_inputs_;
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
 }
 
 /// Whether autograd, of either direction, might keep the tensor or read it after the op.
@@ -136,6 +134,11 @@ std::optional<std::int64_t> layout_digest(c10::ArrayRef<c10::IValue> inputs, std
     if (!add_value(digest, input)) return std::nullopt;
   }
   return static_cast<std::int64_t>(digest.value());
+}
+
+bool inputs_are_observed() {
+  const auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  return observers && observers->needs_inputs_;
 }
 
 bool dies_with(const at::Tensor& tensor, std::size_t references) {

@@ -27,10 +27,15 @@ bool may_reuse(const OpFacts& op);
 
 /// A digest of everything that decides how an op lays out its result and what it allocates before it: dtypes, sizes,
 /// strides and dispatch keys of its tensors, the kinds of its other inputs, the thread's dispatch state; and of which
-/// input it is about. Nothing if somebody else is given the inputs and might keep them (autograd, a dispatch mode, an
-/// observer), if new memory is filled before it is used, if an input is complex, whose kernels round differently in
+/// input it is about. Nothing if somebody else is given the inputs and might keep them (autograd, a dispatch mode), if
+/// new memory is filled before it is used, if an input is complex, whose kernels round differently in
 /// place, or quantized, or if an input is no tensor, number, text or None.
 std::optional<std::int64_t> layout_digest(c10::ArrayRef<c10::IValue> inputs, std::int32_t position);
+
+/// Whether an observer on this thread, such as torch.profiler with shapes, is given the inputs of ops and might keep
+/// them. It comes and goes, often while the first steps are profiled, so it is no part of the digest: asked in each
+/// run.
+bool inputs_are_observed();
 
 /// Whether the memory of a CPU tensor dies with the `references` to it: nobody else holds the tensor or its storage. Of
 /// a view made under no_grad, the base counts as part of the view.

@@ -49,7 +49,7 @@ torch::jit::Operation make_reuse(const Node* node) {
   return [position, layout, references, count = inputs.size()](Stack& stack) {
     const auto values = torch::jit::last(stack, count);
     auto* session = static_cast<PlannedSession*>(Session::current());
-    if (session != nullptr && layout_digest(values, position) == layout) {
+    if (session != nullptr && !inputs_are_observed() && layout_digest(values, position) == layout) {
       const at::Tensor& input = values[index(position)].toTensor();
       if (input.defined() && dies_with(input, references)) {
         session->permit_reuse(input.storage().data(), static_cast<std::int64_t>(input.storage().nbytes()));

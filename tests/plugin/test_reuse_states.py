@@ -111,6 +111,18 @@ def test_an_observer_that_gets_inputs():
     assert planned_then(within)["misses"]["held"]["allocations"] == 6
 
 
+def test_an_observer_of_the_first_steps_leaves_the_plan_its_reuse():
+    stowage.enable()
+    function = compile(PLAIN)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True):
+        run(function, lambda: (vector(),))
+    phase = planned_phase()
+    assert reused(phase) == 0 and held(phase) >= 2
+    run(function, lambda: (vector(),))
+    phase = planned_phase()
+    assert reused(phase) >= 2 and held(phase) == 0
+
+
 def test_a_profiler_that_gets_no_inputs_does_not_matter():
     within = lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     assert planned_then(within)["misses"]["held"]["allocations"] == 0
