@@ -14,6 +14,10 @@ import stowage
 torch.set_num_threads(1)  # threads that wait for each other are slow on a busy machine, and these programs are small
 
 
+DEFAULTS = {"plan": "1", "reuse": "1", "reuse_ops": "", "verify": "0", "meter": "0", "min_ops": "4", "max_plans": "8",
+            "max_profile_runs": "8", "store": ""}
+
+
 @pytest.fixture(autouse=True)
 def switched_off():
     """Each test enables stowage itself, with freed memory poisoned, and leaves it disabled."""
@@ -21,9 +25,8 @@ def switched_off():
     stowage.set_option("poison", "1")
     yield
     stowage.disable()
-    for option, default in (("plan", "1"), ("reuse", "1"), ("reuse_ops", ""), ("verify", "0"), ("meter", "0"), ("min_ops", "4"), ("max_plans", "8"), ("max_profile_runs", "8")):
+    for option, default in DEFAULTS.items():
         stowage.set_option(option, default)
-    stowage.set_option("store", "")
 
 
 def pytest_addoption(parser):
