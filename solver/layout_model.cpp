@@ -9,16 +9,26 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-/// A step out of each section, ascending.
-std::vector<std::int64_t> find_sections(const std::vector<Buffer>& buffers, const Ids& ids) {
+/// When buffers begin and when they end, each ascending.
+struct Ends {
   std::vector<std::int64_t> starts;
   std::vector<std::int64_t> ends;
+};
+
+Ends sort_ends(const std::vector<Buffer>& buffers, const Ids& ids) {
+  Ends sorted;
   for (const std::int32_t id : ids) {
-    starts.push_back(buffers[id].lower);
-    ends.push_back(buffers[id].upper);
+    sorted.starts.push_back(buffers[id].lower);
+    sorted.ends.push_back(buffers[id].upper);
   }
-  std::sort(starts.begin(), starts.end());
-  std::sort(ends.begin(), ends.end());
+  std::sort(sorted.starts.begin(), sorted.starts.end());
+  std::sort(sorted.ends.begin(), sorted.ends.end());
+  return sorted;
+}
+
+/// A step out of each section, ascending.
+std::vector<std::int64_t> find_sections(const std::vector<Buffer>& buffers, const Ids& ids) {
+  const auto [starts, ends] = sort_ends(buffers, ids);
   std::vector<std::int64_t> steps;
   std::size_t end = 0;
   for (std::size_t start = 0; start < starts.size(); ++start) {
@@ -81,14 +91,7 @@ std::vector<std::vector<std::int32_t>> find_components(const std::vector<Buffer>
 }
 
 std::int64_t count_overlaps(const std::vector<Buffer>& buffers, const std::vector<std::int32_t>& ids) {
-  std::vector<std::int64_t> starts;
-  std::vector<std::int64_t> ends;
-  for (const std::int32_t id : ids) {
-    starts.push_back(buffers[id].lower);
-    ends.push_back(buffers[id].upper);
-  }
-  std::sort(starts.begin(), starts.end());
-  std::sort(ends.begin(), ends.end());
+  const auto [starts, ends] = sort_ends(buffers, ids);
   std::int64_t count = 0;
   std::size_t end = 0;
   for (std::size_t start = 0; start < starts.size(); ++start) {
