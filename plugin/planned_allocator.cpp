@@ -37,14 +37,13 @@ Session::Session(PlannedAllocator& allocator, Mode mode) : allocator_(allocator)
   std::lock_guard lock(allocator_.mutex_);
   id_ = allocator_.next_session_++;
   allocator_.sessions_.push_back(this);
-  t_session = this;
+  outer_ = std::exchange(t_session, this);
 }
 
 Session::~Session() { leave(); }
 
 void Session::leave() {
-  if (t_session != this) return;
-  t_session = nullptr;
+  if (t_session == this) t_session = outer_;
   std::lock_guard lock(allocator_.mutex_);
   std::erase(allocator_.sessions_, this);
 }

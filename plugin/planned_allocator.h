@@ -100,7 +100,8 @@ class Session {
   enum class Mode : std::uint8_t { kProfile, kPlanned };
   Session(PlannedAllocator& allocator, Mode mode);
   ~Session();
-  /// Ends the session: nobody finds it any more. A class whose members other threads write calls it first of all.
+  /// Ends the session: nobody finds it any more, and the thread's earlier one goes on. May be called again. A class
+  /// whose members other threads write calls it first of all.
   void leave();
 
   PlannedAllocator& allocator_;
@@ -113,6 +114,7 @@ class Session {
 
  private:
   friend class PlannedAllocator;
+  Session* outer_ = nullptr;  ///< the thread's, before this one
 };
 
 /// Records every allocation of the thread and its free, whichever thread frees it.

@@ -476,6 +476,26 @@ TEST(Profile, RecordsEveryAllocationAndFreeInOrder) {
   allocator.free(escaping);
 }
 
+TEST(Profile, ARunWithinARunGivesTheThreadBack) {
+  FakeUpstream upstream;
+  PlannedAllocator allocator(upstream);
+  void* survivor = nullptr;
+  std::optional<ProfileSession> outer(std::in_place, allocator);
+  {
+    ProfileSession inner(allocator);
+    survivor = allocator.allocate(8);
+    EXPECT_EQ(inner.allocations().size(), 1);
+  }
+  EXPECT_EQ(Session::current(), &*outer);
+  void* own = allocator.allocate(16);
+  allocator.free(own);
+  ASSERT_EQ(outer->allocations().size(), 1);
+  EXPECT_EQ(outer->allocations()[0].size_bytes, 16);
+  outer.reset();
+  EXPECT_EQ(Session::current(), nullptr);
+  allocator.free(survivor);  // of a run that is gone
+}
+
 TEST(Profile, ForgetsTheTensorsOfAnEarlierRun) {
   FakeUpstream upstream;
   PlannedAllocator allocator(upstream);
