@@ -81,12 +81,6 @@ void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& 
   }
 }
 
-bool is_point(const Node& node) {
-  return node.kind() == Symbol::fromQualString("stowage::place") ||
-         node.kind() == Symbol::fromQualString("stowage::reuse") ||
-         node.kind() == Symbol::fromQualString("stowage::free");
-}
-
 /// The ops of a graph in the order in which it has them.
 std::vector<Node*> ops_of(Graph& graph) {
   std::vector<Node*> nodes;

@@ -141,6 +141,7 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
     std::vector<std::int64_t> offsets;
     std::int32_t reusing = kNone;  ///< the tensor that takes the memory of `reused`
     std::int32_t reused = kNone;
+    const profiler::ReuseRecord* reuse = nullptr;  ///< the candidate that these two are
     std::vector<std::int32_t> freed;
   };
   std::vector<Points> points(run.ops.size());
@@ -157,11 +158,23 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
     }
   }
 
+  for (const profiler::ReuseRecord& reuse : run.reuses) {
+    Points& at = points[index(reuse.op)];
+    if (at.reuse == nullptr && reuse.output == at.reusing && reuse.input == at.reused) at.reuse = &reuse;
+  }
+
   std::vector<bool> allocates(run.ops.size(), false);
   for (const profiler::AllocationRecord& allocation : run.allocations) allocates[index(allocation.op)] = true;
 
   const std::vector<std::vector<Value*>> droppable = droppable_values(nodes, run);
   const LastUses last_uses(nodes, plan.order);
+  const auto may_permit = [&](const profiler::ReuseRecord* reuse, std::size_t step) {
+    if (reuse == nullptr || !may_reuse(facts.ops[index(reuse->op)])) return false;
+    const auto inputs = nodes[index(reuse->op)]->inputs();
+    if (index(reuse->position) >= inputs.size()) return false;
+    const Value* input = inputs[index(reuse->position)];
+    return input->type()->kind() == c10::TypeKind::TensorType && last_uses.ends_at(input, step);
+  };
   bool permitted = false;
   for (std::size_t step = 0; step < plan.order.size(); ++step) {
     const std::int32_t op = plan.order[step];
@@ -177,18 +190,13 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
       }
       place->insertBefore(nodes[index(op)]);
     }
-    for (const profiler::ReuseRecord& reuse : run.reuses) {
-      if (reuse.op != op || reuse.output != at.reusing || reuse.input != at.reused) continue;
-      const auto inputs = nodes[index(op)]->inputs();
-      if (!may_reuse(facts.ops[index(op)]) || index(reuse.position) >= inputs.size()) continue;
-      const Value* input = inputs[index(reuse.position)];
-      if (input->type()->kind() != c10::TypeKind::TensorType || !last_uses.ends_at(input, step)) continue;
-      Node* permit = copy->create(reuse_symbol(), inputs, /*num_outputs=*/0);
+    if (may_permit(at.reuse, step)) {
+      Node* permit = copy->create(reuse_symbol(), nodes[index(op)]->inputs(), /*num_outputs=*/0);
       permit->i_(op_attribute(), op);
-      permit->i_(Symbol::attr("slot"), slot_of[index(reuse.output)]);
-      permit->i_(Symbol::attr("of"), slot_of[index(reuse.input)]);
-      permit->i_(position_attribute(), reuse.position);
-      permit->i_(layout_attribute(), reuse.layout);
+      permit->i_(Symbol::attr("slot"), slot_of[index(at.reusing)]);
+      permit->i_(Symbol::attr("of"), slot_of[index(at.reused)]);
+      permit->i_(position_attribute(), at.reuse->position);
+      permit->i_(layout_attribute(), at.reuse->layout);
       permit->insertBefore(nodes[index(op)]);
       permitted = true;
     }
@@ -214,6 +222,10 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
     free->insertAfter(nodes[index(op)]);
   }
   return copy;
+}
+
+bool is_point(const Node& node) {
+  return node.kind() == place_symbol() || node.kind() == reuse_symbol() || node.kind() == free_symbol();
 }
 
 torch::jit::RegisterOperators register_point_operators() {
