@@ -29,4 +29,9 @@ std::vector<std::string> notes() {
   return lines();
 }
 
+std::string first_line(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of('\n');
+  return begin == std::string::npos ? text : text.substr(begin, text.find('\n', begin) - begin);
+}
+
 }  // namespace stowage

@@ -12,4 +12,7 @@ void note(const std::string& line);
 /// What was told so far.
 std::vector<std::string> notes();
 
+/// The first line that says something: PyTorch's messages go on for pages.
+std::string first_line(const std::string& text);
+
 }  // namespace stowage

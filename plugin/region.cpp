@@ -43,12 +43,6 @@ bool may_record(c10::ArrayRef<c10::IValue> inputs) {
   });
 }
 
-/// PyTorch's messages go on for pages.
-std::string first_line(const std::string& text) {
-  const std::size_t begin = text.find_first_not_of('\n');
-  return begin == std::string::npos ? text : text.substr(begin, text.find('\n', begin) - begin);
-}
-
 std::string difference(const Run& before, const Run& after) {
   const std::size_t common = std::min(before.allocations.size(), after.allocations.size());
   for (std::size_t each = 0; each < common; ++each) {

@@ -25,12 +25,11 @@ std::string op_text(const profiler::Run& run, std::int32_t op) {
   return fmt::format("op {} '{}' ({}{})", op, record.name, record.kind, source);
 }
 
-/// PyTorch's messages go on for pages: the line that says what happened.
+/// The line of a message that says what happened.
 std::string cause(const std::string& text) {
   const std::string traced = "\nRuntimeError: ";  // below the TorchScript traceback
   const std::size_t at = text.find(traced);
-  const std::size_t begin = at != std::string::npos ? at + traced.size() : text.find_first_not_of('\n');
-  return begin == std::string::npos ? text : text.substr(begin, text.find('\n', begin) - begin);
+  return first_line(at == std::string::npos ? text : text.substr(at + traced.size()));
 }
 
 /// What is left when a run is over: outputs, and what was there before.
