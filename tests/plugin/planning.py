@@ -11,6 +11,8 @@ from twins import digest
 
 #: TorchScript profiles in the first call and stowage in two more; the rest are planned.
 CALLS = 8
+#: Elements of `vector`.
+SIZE = 3000
 
 
 def compile(source: str) -> Callable:
@@ -45,6 +47,18 @@ def planned_phase(min_runs: int = 3, min_hits: int = 1) -> dict:
     assert phase["state"] == "planned", phase
     assert phase["runs"] >= min_runs and phase["last"]["hits"]["allocations"] >= min_hits, phase
     return phase
+
+
+def vector() -> torch.Tensor:
+    return torch.randn(SIZE)
+
+
+def reused(phase: dict, which: str = "last") -> int:
+    return phase[which]["reused"]["allocations"]
+
+
+def held(phase: dict) -> int:
+    return phase["last"]["misses"]["held"]["allocations"]
 
 
 def plan_text() -> str:

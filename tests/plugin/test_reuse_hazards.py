@@ -10,11 +10,10 @@ from typing import Any, Callable
 import pytest
 import stowage
 import torch
-from planning import assert_same, compile, digest, newest_region, planned_phase, run
+from planning import SIZE, assert_same, compile, digest, held, newest_region, planned_phase, reused, run, vector
 from stowage.store import Store
 
 LIBRARY = torch.library.Library("stowage_reuse_hazards", "DEF")
-SIZE = 3000
 
 
 class Behaviour:
@@ -49,18 +48,6 @@ def plain_behaviour():
     behaviour.__init__()
     yield
     behaviour.__init__()
-
-
-def vector() -> torch.Tensor:
-    return torch.randn(SIZE)
-
-
-def reused(phase: dict, which: str = "last") -> int:
-    return phase[which]["reused"]["allocations"]
-
-
-def held(phase: dict) -> int:
-    return phase["last"]["misses"]["held"]["allocations"]
 
 
 def graph_function(text: str) -> Any:

@@ -10,22 +10,9 @@ from typing import Any, Callable
 import pytest
 import stowage
 import torch
-from planning import assert_same, compile, digest, planned_phase, run
+from planning import SIZE, assert_same, compile, digest, held, planned_phase, reused, run, vector
 from torch.utils._python_dispatch import TorchDispatchMode
 
-SIZE = 3000
-
-
-def vector() -> torch.Tensor:
-    return torch.randn(SIZE)
-
-
-def reused(phase: dict, which: str = "last") -> int:
-    return phase[which]["reused"]["allocations"]
-
-
-def held(phase: dict) -> int:
-    return phase["last"]["misses"]["held"]["allocations"]
 
 
 # --- the state of the thread --------------------------------------------------------------------------------------
