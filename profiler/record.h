@@ -101,6 +101,45 @@ struct AllocationRecord {
   bool operator==(const AllocationRecord&) const = default;
 };
 
+/// A kernel on the device. Times are on the run's clock, since the run began.
+struct KernelRecord {
+  std::int32_t op = kNone;  ///< that launched it; kNone: no op of the run
+  std::string name;         ///< demangled
+  std::int64_t start_ns = 0;
+  std::int64_t duration_ns = 0;
+  std::int64_t stream = 0;
+
+  bool operator==(const KernelRecord&) const = default;
+};
+
+enum class CopyKind : std::uint8_t { kHostToDevice, kDeviceToHost, kDeviceToDevice, kPeerToPeer, kOther, kSet };
+
+/// A copy, or a fill (kSet), on the device.
+struct CopyRecord {
+  std::int32_t op = kNone;
+  CopyKind kind = CopyKind::kOther;
+  std::int64_t size_bytes = 0;
+  std::int64_t start_ns = 0;
+  std::int64_t duration_ns = 0;
+  std::int64_t stream = 0;
+
+  bool operator==(const CopyRecord&) const = default;
+};
+
+/// The driver allocated or freed device memory. In the order in which it happened.
+struct DeviceMemoryRecord {
+  enum class Kind : std::uint8_t { kAllocate, kFree };
+
+  std::int32_t op = kNone;  ///< during which it happened
+  Kind kind = Kind::kAllocate;
+  std::uint64_t address = 0;
+  std::int64_t size_bytes = 0;
+  std::int64_t time_ns = 0;
+  std::int32_t allocation = kNone;  ///< that of `Run::allocations` which this is; kNone: not one of ours
+
+  bool operator==(const DeviceMemoryRecord&) const = default;
+};
+
 /// What a plan depends on; together the key under which plans are remembered.
 struct RunKey {
   std::string graph_hash;  ///< of the canonical printed graph
@@ -119,9 +158,10 @@ struct Run {
   std::string clock;  ///< "steady_clock" on the CPU, "cupti" on CUDA
   std::int64_t created_unix_ns = 0;
   std::int32_t execution = 0;  ///< which execution of the graph this was, from 1; the first is not the steady state
-  std::int64_t dropped_records = 0;
-  bool complete = true;    ///< false if the run ended early
-  std::string graph_text;  ///< the program, printed
+  std::int64_t dropped_records = 0;   ///< a lossy run is never planned from
+  std::int64_t alignment_bytes = 64;  ///< of slots: PyTorch's of the device's memory
+  bool complete = true;               ///< false if the run ended early
+  std::string graph_text;             ///< the program, printed
   std::int64_t duration_ns = 0;
   std::int64_t peak_bytes = 0;  ///< largest live sum: inputs and constants included
   std::vector<OpRecord> ops;
@@ -130,6 +170,12 @@ struct Run {
   std::vector<DependencyRecord> dependencies;
   std::vector<AllocationRecord> allocations;
   std::vector<ReuseRecord> reuses;  ///< an op's are together, best first
+
+  // What CUPTI saw; empty on the CPU.
+  std::vector<KernelRecord> kernels;
+  std::vector<CopyRecord> copies;
+  std::vector<DeviceMemoryRecord> device_memory;
+  std::int64_t size_mismatches = 0;  ///< allocations of which CUPTI and the allocator report unlike sizes
 
   bool operator==(const Run&) const = default;
 };

@@ -3,7 +3,9 @@
 # Finds the LibTorch inside the Python environment's torch package, without running torch and without torch's own
 # package config, which insists on a CUDA toolkit where the wheel was built for CUDA.
 #
-# In: Python3_EXECUTABLE (else the first python3 on PATH). Out: LibTorch_VERSION, target LibTorch::LibTorch.
+# In: Python3_EXECUTABLE (else the first python3 on PATH). Out: LibTorch_VERSION, target LibTorch::LibTorch; where torch
+# was built for CUDA, LibTorch_HAS_CUDA and the target LibTorch::Cuda: its CUDA libraries, CUDA's runtime and the headers
+# of CUDA and CUPTI, which its wheel brings in the nvidia packages.
 if(NOT Python3_EXECUTABLE AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
   set(Python3_EXECUTABLE "${PROJECT_SOURCE_DIR}/.venv/bin/python")
 endif()
@@ -29,4 +31,18 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE
     "${LibTorch_DIR}/include" "${LibTorch_DIR}/include/torch/csrc/api/include")
   target_link_libraries(LibTorch::LibTorch INTERFACE "${LibTorch_DIR}/lib/libtorch_cpu.so" "${LibTorch_DIR}/lib/libc10.so")
+endif()
+
+if(LibTorch_FOUND AND EXISTS "${LibTorch_DIR}/lib/libc10_cuda.so")
+  set(LibTorch_HAS_CUDA ON)
+  file(GLOB LibTorch_CUDA_ROOTS "${LibTorch_DIR}/../nvidia/cu[0-9]*")
+  find_path(LibTorch_CUDA_INCLUDE_DIR cupti.h HINTS ${LibTorch_CUDA_ROOTS} PATH_SUFFIXES include PATHS /usr/local/cuda)
+  file(GLOB LibTorch_CUDART_CANDIDATES "${LibTorch_CUDA_INCLUDE_DIR}/../lib*/libcudart.so.[0-9]*")
+  list(GET LibTorch_CUDART_CANDIDATES 0 LibTorch_CUDART)
+  if(LibTorch_CUDA_INCLUDE_DIR AND LibTorch_CUDART AND NOT TARGET LibTorch::Cuda)
+    add_library(LibTorch::Cuda INTERFACE IMPORTED)
+    target_include_directories(LibTorch::Cuda SYSTEM INTERFACE "${LibTorch_CUDA_INCLUDE_DIR}")
+    target_link_libraries(LibTorch::Cuda INTERFACE LibTorch::LibTorch
+      "${LibTorch_DIR}/lib/libtorch_cuda.so" "${LibTorch_DIR}/lib/libc10_cuda.so" "${LibTorch_CUDART}")
+  endif()
 endif()
