@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "plugin/profile.h"
+#include "plugin/devices.h"
 
 namespace stowage {
 namespace {
@@ -37,7 +37,7 @@ solver::Problem to_problem(const Run& run) {
     solver::Tensor tensor;
     tensor.name = record.name;
     tensor.size_bytes = record.size_bytes;
-    tensor.alignment_bytes = kAlignmentBytes;
+    tensor.alignment_bytes = run.alignment_bytes;
     tensor.persistent = record.kind == TensorKind::kInput || record.kind == TensorKind::kConstant;
     tensor.output = tensor.external = record.kind == TensorKind::kOutput;
     problem.tensors.push_back(std::move(tensor));
@@ -97,8 +97,8 @@ PlanRecord to_record(const Run& run, const solver::Plan& plan) {
   }
   for (const std::int32_t op : plan.order) {
     for (const std::int32_t tensor : placed[index(op)]) {
-      record.slots.push_back(
-          {tensor, plan.offset_bytes[index(tensor)], round_up(run.tensors[index(tensor)].size_bytes)});
+      record.slots.push_back({tensor, plan.offset_bytes[index(tensor)],
+                              round_up(run.tensors[index(tensor)].size_bytes, run.alignment_bytes)});
       const std::int32_t reused = plan.reuse_of[index(tensor)];
       if (reused == solver::kNoReuse) {
         record.points.push_back({PointKind::kPlace, op, tensor});

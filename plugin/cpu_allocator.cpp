@@ -15,7 +15,7 @@ class CpuUpstream : public Upstream {
                 "the library that replaced it");
   }
 
-  void* allocate(std::size_t size_bytes) override { return allocator_->raw_allocate(size_bytes); }
+  void* allocate(std::size_t size_bytes, Stream) override { return allocator_->raw_allocate(size_bytes); }
   void free(void* pointer) noexcept override { deleter_(pointer); }
   c10::Allocator* allocator() const { return allocator_; }
 
@@ -39,7 +39,7 @@ class CpuAllocator : public c10::Allocator {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (size_bytes == 0) return {nullptr, nullptr, &delete_cpu, cpu};
     PlannedAllocator& planned = cpu_allocator();
-    void* pointer = planned.intercepts() ? planned.allocate(size_bytes) : cpu_upstream().allocate(size_bytes);
+    void* pointer = planned.intercepts() ? planned.allocate(size_bytes) : cpu_upstream().allocate(size_bytes, 0);
     return {pointer, pointer, &delete_cpu, cpu};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &delete_cpu; }

@@ -10,6 +10,7 @@
 
 #include "plugin/cpu_allocator.h"
 #include "plugin/dependencies.h"
+#include "plugin/devices.h"
 #include "plugin/note.h"
 #include "plugin/options.h"
 #include "plugin/plan_memory.h"
@@ -93,7 +94,7 @@ void region_pass(std::shared_ptr<Graph>& graph) {
 }
 
 void apply_options() {
-  cpu_allocator().set_poison(options().poison || options().verify);
+  for (PlannedAllocator* allocator : all_allocators()) allocator->set_poison(options().poison || options().verify);
   cpu_allocator().set_meter(options().meter);
 }
 
@@ -102,7 +103,7 @@ void apply_options() {
 void enable(const std::string& store) {
   if (!store.empty()) set_option("store", store);
   open_plan_memory();
-  install_cpu_allocator();
+  install_allocators();
   apply_options();
   set_planning(true);
   std::lock_guard lock(g_mutex);
@@ -117,8 +118,8 @@ void disable() {
   }
   set_planning(false);
   close_plan_memory();
-  cpu_allocator().release_arena();
-  remove_cpu_allocator();
+  for (PlannedAllocator* allocator : all_allocators()) allocator->release_arena();
+  remove_allocators();
 }
 
 void configure(const std::string& name, const std::string& value) {
@@ -132,7 +133,10 @@ std::string status() {
   json["torch_version"] = TORCH_VERSION;
   json["options"] = option_values();
   json["store_error"] = plan_memory_error();
-  json["arena_bytes"] = cpu_allocator().arena_bytes();
+  json["arena_bytes"] = 0;
+  for (const PlannedAllocator* allocator : all_allocators()) {
+    json["arena_bytes"] = json["arena_bytes"].get<std::int64_t>() + allocator->arena_bytes();
+  }
   const MeterReading meter = cpu_allocator().meter();
   json["meter"] = {{"live_bytes", meter.live_bytes}, {"peak_bytes", meter.peak_bytes}};
   json["notes"] = notes();

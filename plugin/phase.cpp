@@ -21,7 +21,7 @@ nlohmann::json to_json(const Counters& of) {
 }  // namespace
 
 nlohmann::json Phase::status() const {
-  nlohmann::json json{{"signature", key.signature}};
+  nlohmann::json json{{"signature", key.signature}, {"device", key.device}};
   if (planned == nullptr) {
     json["state"] = why_unplanned.empty() ? "profiling" : "unplanned";
     if (!why_unplanned.empty()) json["why"] = why_unplanned;

@@ -23,6 +23,7 @@ struct Planned {
   profiler::PlanRecord plan;
   torch::jit::Code code;
   SlotTable table;
+  PlannedAllocator* allocator = nullptr;
   bool recalled = false;
   std::int64_t outside_bytes = 0;
 
@@ -37,6 +38,7 @@ struct Planned {
 /// What became of one signature. Guarded by its region.
 struct Phase {
   Signature signature;
+  c10::Device device = c10::kCPU;
   profiler::RunKey key;
   std::int64_t profiled_runs = 0;
   std::optional<profiler::Run> previous;

@@ -6,16 +6,16 @@
 #include <utility>
 
 namespace stowage {
-namespace {
-
-thread_local Session* t_session = nullptr;
-
-}  // namespace
-
 std::string_view to_string(Miss reason) {
-  static constexpr std::array<std::string_view, kMissCount> kNames = {"escapes", "unplanned", "too_large", "busy",
-                                                                      "held"};
+  static constexpr std::array<std::string_view, kMissCount> kNames = {"escapes", "unplanned", "too_large",
+                                                                      "busy",    "held",      "stream"};
   return kNames[static_cast<std::size_t>(reason)];
+}
+
+const Slot* SlotTable::find(std::int32_t op, std::int32_t index) const {
+  const auto at = static_cast<std::size_t>(op);
+  if (at + 1 >= first_slot.size() || first_slot[at] + index >= first_slot[at + 1]) return nullptr;
+  return &slots[static_cast<std::size_t>(first_slot[at] + index)];
 }
 
 void Counters::add(const Counters& other) {
@@ -29,119 +29,10 @@ void Counters::add(const Counters& other) {
   late_frees += other.late_frees;
 }
 
-// --- sessions -------------------------------------------------------------------------------------------------------
-
-Session* Session::current() { return t_session; }
-
-Session::Session(PlannedAllocator& allocator, Mode mode) : allocator_(allocator), mode_(mode) {
-  std::lock_guard lock(allocator_.mutex_);
-  id_ = allocator_.next_session_++;
-  allocator_.sessions_.push_back(this);
-  outer_ = std::exchange(t_session, this);
-}
-
-Session::~Session() { leave(); }
-
-void Session::leave() {
-  if (t_session == this) t_session = outer_;
-  std::lock_guard lock(allocator_.mutex_);
-  std::erase(allocator_.sessions_, this);
-}
-
-void Session::enter_op(std::int32_t op) {
-  op_.store(op, std::memory_order_relaxed);
-  index_ = 0;
-  if (mode_ == Mode::kPlanned) static_cast<PlannedSession*>(this)->reusable_ = nullptr;
-}
-
-ProfileSession::ProfileSession(PlannedAllocator& allocator) : Session(allocator, Mode::kProfile) {}
-
-ProfileSession::~ProfileSession() { leave(); }
-
-std::int32_t ProfileSession::find(const void* pointer) const {
-  std::lock_guard lock(allocator_.mutex_);
-  const auto entry = allocator_.ledger_.find(const_cast<void*>(pointer));
-  return entry != allocator_.ledger_.end() && entry->second.session == id_ ? entry->second.allocation : -1;
-}
-
-std::vector<RecordedAllocation> ProfileSession::allocations() const {
-  std::lock_guard lock(allocator_.mutex_);
-  return allocations_;
-}
-
-std::int64_t ProfileSession::peak_bytes() const {
-  std::lock_guard lock(allocator_.mutex_);
-  return peak_bytes_;
-}
-
-PlannedSession::PlannedSession(PlannedAllocator& allocator, const SlotTable& table)
-    : Session(allocator, Mode::kPlanned), table_(table) {
-  std::lock_guard lock(allocator_.mutex_);
-  const auto& arenas = allocator_.arenas_;
-  const bool fits = table.arena_bytes == 0 ||
-                    (!arenas.empty() && !arenas.back()->retired && arenas.back()->size_bytes >= table.arena_bytes);
-  if (fits && !allocator_.arena_taken_) owns_arena_ = allocator_.arena_taken_ = true;
-}
-
-PlannedSession::~PlannedSession() {
-  if (!owns_arena_) return;
-  std::vector<void*> blocks;
-  {
-    std::lock_guard lock(allocator_.mutex_);
-    allocator_.arena_taken_ = false;
-    blocks = allocator_.collect_retired();
-  }
-  for (void* block : blocks) allocator_.free(block);
-}
-
-std::int64_t PlannedSession::upstream_peak_bytes() const {
-  std::lock_guard lock(allocator_.mutex_);
-  return peak_bytes_;
-}
-
-void PlannedSession::check_freed(const void* pointer) {
-  if (!owns_arena_) return;
-  std::lock_guard lock(allocator_.mutex_);
-  if (table_.arena_bytes != 0 && allocator_.arenas_.back()->is_live(pointer)) ++counters_.late_frees;
-}
-
-void PlannedSession::permit_reuse(const void* pointer, std::int64_t size_bytes) {
-  reusable_ = pointer;
-  reusable_bytes_ = size_bytes;
-}
-
 // --- arena ----------------------------------------------------------------------------------------------------------
 
-bool PlannedAllocator::Arena::contains(const void* pointer) const {
-  const auto* byte = static_cast<const char*>(pointer);
-  return byte >= base && byte < base + size_bytes;
-}
-
-std::vector<PlannedAllocator::Arena::Span>::iterator PlannedAllocator::Arena::find(const void* pointer) {
-  const std::int64_t begin = static_cast<const char*>(pointer) - base;
-  const auto at = std::lower_bound(live.begin(), live.end(), begin,
-                                   [](const Span& span, std::int64_t offset) { return span.begin_bytes < offset; });
-  return at != live.end() && at->begin_bytes == begin ? at : live.end();
-}
-
-bool PlannedAllocator::Arena::is_live(const void* pointer) { return contains(pointer) && find(pointer) != live.end(); }
-
-bool PlannedAllocator::Arena::try_place(Slot slot) {
-  if (slot.offset_bytes < 0 || slot.size_bytes > size_bytes - slot.offset_bytes) return false;
-  const Span span{slot.offset_bytes, slot.offset_bytes + slot.size_bytes};
-  const auto after = std::lower_bound(live.begin(), live.end(), span.begin_bytes,
-                                      [](const Span& other, std::int64_t begin) { return other.begin_bytes < begin; });
-  if (after != live.end() && after->begin_bytes < span.end_bytes) return false;
-  if (after != live.begin() && std::prev(after)->end_bytes > span.begin_bytes) return false;
-  live.insert(after, span);
-  return true;
-}
-
-bool PlannedAllocator::Arena::try_share(Slot slot) {
-  const auto span = find(base + slot.offset_bytes);
-  if (span == live.end() || span->holders != 1 || span->end_bytes - span->begin_bytes != slot.size_bytes) return false;
-  ++span->holders;
-  return true;
+Arena* PlannedAllocator::current_arena() const {
+  return arenas_.empty() || arenas_.back()->retired ? nullptr : arenas_.back().get();
 }
 
 void PlannedAllocator::reserve_arena(std::int64_t size_bytes) {
@@ -151,23 +42,25 @@ void PlannedAllocator::reserve_arena(std::int64_t size_bytes) {
     if (arena_taken_ || std::exchange(reserving_, true)) return;
   }
   release_arena();  // first, so that old and new are not held at once
-  auto arena = std::make_unique<Arena>();
+  upstream_.release_cache();
+  const Stream stream = upstream_.current_stream();
+  char* base = nullptr;
   try {
-    arena->base = static_cast<char*>(allocate_upstream(static_cast<std::size_t>(size_bytes), nullptr));
+    base = static_cast<char*>(allocate_upstream(static_cast<std::size_t>(size_bytes), nullptr, stream));
   } catch (...) {
     std::lock_guard lock(mutex_);
     reserving_ = false;
     throw;
   }
-  arena->size_bytes = size_bytes;
-  if (poison_.load(std::memory_order_relaxed)) std::memset(arena->base, 0xFF, static_cast<std::size_t>(size_bytes));
+  if (poison_.load(std::memory_order_relaxed)) upstream_.fill(base, 0xFF, static_cast<std::size_t>(size_bytes), stream);
   std::lock_guard lock(mutex_);
-  arenas_.push_back(std::move(arena));
+  arenas_.push_back(std::make_unique<Arena>(base, size_bytes, stream));
   update_arena_range();
   reserving_ = false;
 }
 
 void PlannedAllocator::release_arena() {
+  settle();
   std::vector<void*> blocks;
   {
     std::lock_guard lock(mutex_);
@@ -178,12 +71,26 @@ void PlannedAllocator::release_arena() {
   for (void* block : blocks) free(block);
 }
 
+bool PlannedAllocator::release_idle_arena() {
+  settle();
+  std::vector<void*> blocks;
+  {
+    std::lock_guard lock(mutex_);
+    Arena* arena = current_arena();
+    if (arena == nullptr || arena_taken_ || arena->has_live()) return false;
+    arena->retired = true;
+    blocks = collect_retired();
+  }
+  for (void* block : blocks) free(block);
+  return true;
+}
+
 std::vector<void*> PlannedAllocator::collect_retired() {
   std::vector<void*> blocks;
   std::erase_if(arenas_, [&](const auto& arena) {
     const bool in_use = arena_taken_ && arena == arenas_.back();
-    if (!arena->retired || !arena->live.empty() || in_use) return false;
-    blocks.push_back(arena->base);
+    if (!arena->retired || arena->has_live() || in_use) return false;
+    blocks.push_back(arena->base());
     return true;
   });
   update_arena_range();
@@ -192,19 +99,85 @@ std::vector<void*> PlannedAllocator::collect_retired() {
 
 std::int64_t PlannedAllocator::arena_bytes() const {
   std::lock_guard lock(mutex_);
-  return arenas_.empty() || arenas_.back()->retired ? 0 : arenas_.back()->size_bytes;
+  const Arena* arena = current_arena();
+  return arena == nullptr ? 0 : arena->size_bytes();
+}
+
+void* PlannedAllocator::arena_of(const void* pointer) const {
+  std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(arenas_.begin(), arenas_.end(), [&](const auto& arena) { return arena->contains(pointer); });
+  return found == arenas_.end() ? nullptr : (*found)->base();
 }
 
 void PlannedAllocator::update_arena_range() {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
   for (const auto& arena : arenas_) {
-    const auto base = reinterpret_cast<std::uintptr_t>(arena->base);
+    const auto base = reinterpret_cast<std::uintptr_t>(arena->base());
     begin = begin == 0 ? base : std::min(begin, base);
-    end = std::max(end, base + static_cast<std::uintptr_t>(arena->size_bytes));
+    end = std::max(end, base + static_cast<std::uintptr_t>(arena->size_bytes()));
   }
   arena_begin_.store(begin, std::memory_order_release);
   arena_end_.store(end, std::memory_order_release);
+}
+
+// --- other streams --------------------------------------------------------------------------------------------------
+
+bool PlannedAllocator::record_stream(const void* pointer, Stream stream) {
+  std::lock_guard lock(mutex_);
+  for (const auto& arena : arenas_) {
+    if (!arena->contains(pointer)) continue;
+    arena->use_on(pointer, stream);
+    return true;
+  }
+  return false;
+}
+
+/// Empty where one of them cannot be recorded now: `settle` tries again.
+std::vector<std::shared_ptr<Event>> PlannedAllocator::record_events(const std::vector<Stream>& streams) {
+  std::vector<std::shared_ptr<Event>> events;
+  for (const Stream stream : streams) {
+    events.push_back(upstream_.record_event(stream));
+    if (events.back() == nullptr) return {};
+  }
+  return events;
+}
+
+void PlannedAllocator::settle() {
+  if (quarantined_.load(std::memory_order_acquire) == 0) return;
+  std::vector<Arena::Quarantine> waiting;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& arena : arenas_) {
+      waiting.insert(waiting.end(), arena->quarantines().begin(), arena->quarantines().end());
+    }
+  }
+  std::vector<void*> blocks;
+  for (Arena::Quarantine& each : waiting) {
+    if (each.events.empty()) each.events = record_events(each.streams);
+    const bool is_over = !each.events.empty() && std::all_of(each.events.begin(), each.events.end(),
+                                                             [](const auto& event) { return event->is_done(); });
+    std::lock_guard lock(mutex_);
+    for (const auto& arena : arenas_) {
+      if (!arena->contains(each.pointer)) continue;
+      if (!is_over) {
+        arena->set_events(each.ticket, each.events);
+      } else if (const auto span = arena->end_quarantine(each.ticket)) {
+        poison(*span, each.pointer);
+        quarantined_.fetch_sub(1, std::memory_order_acq_rel);
+      }
+      break;
+    }
+    for (void* block : collect_retired()) blocks.push_back(block);
+  }
+  for (void* block : blocks) free(block);
+}
+
+void PlannedAllocator::poison(const Arena::Span& span, void* pointer) {
+  if (!poison_.load(std::memory_order_relaxed)) return;
+  // Before anybody else can have the range, so under the lock.
+  upstream_.fill(pointer, 0xFF, static_cast<std::size_t>(span.size_bytes()), span.stream);
 }
 
 // --- allocate and free ----------------------------------------------------------------------------------------------
@@ -212,123 +185,170 @@ void PlannedAllocator::update_arena_range() {
 PlannedAllocator::PlannedAllocator(Upstream& upstream) : upstream_(upstream) {}
 
 bool PlannedAllocator::intercepts() const {
-  return (t_session != nullptr && &t_session->allocator_ == this) || meter_on_.load(std::memory_order_relaxed);
+  const Session* session = Session::current();
+  return (session != nullptr && &session->allocator_ == this) || meter_on_.load(std::memory_order_relaxed);
 }
 
-void* PlannedAllocator::allocate(std::size_t size_bytes) {
-  Session* session = t_session;
-  if (session == nullptr || &session->allocator_ != this) return allocate_upstream(size_bytes, nullptr);
-  if (session->mode_ == Session::Mode::kProfile) return allocate_upstream(size_bytes, session);
-  return allocate_planned(static_cast<PlannedSession&>(*session), size_bytes);
+void* PlannedAllocator::allocate(std::size_t size_bytes, Stream stream) {
+  Session* session = Session::current();
+  if (session == nullptr || &session->allocator_ != this) return allocate_upstream(size_bytes, nullptr, stream);
+  if (session->mode_ == Session::Mode::kProfile) return allocate_upstream(size_bytes, session, stream);
+  return allocate_planned(static_cast<PlannedSession&>(*session), size_bytes, stream);
 }
 
-void* PlannedAllocator::allocate_planned(PlannedSession& session, std::size_t size_bytes) {
+void* PlannedAllocator::allocate_planned(PlannedSession& session, std::size_t size_bytes, Stream stream) {
   const auto bytes = static_cast<std::int64_t>(size_bytes);
-  if (!session.owns_arena_) return allocate_upstream(size_bytes, &session);
+  if (!session.owns_arena_) return allocate_upstream(size_bytes, &session, stream);
 
-  const SlotTable& table = session.table_;
-  const auto op = static_cast<std::size_t>(session.op_.load(std::memory_order_relaxed));
   Miss reason = Miss::kUnplanned;
-  if (op + 1 < table.first_slot.size() && table.first_slot[op] + session.index_ < table.first_slot[op + 1]) {
-    const std::int32_t slot_id = table.first_slot[op] + session.index_++;
-    const Slot slot = table.slots[static_cast<std::size_t>(slot_id)];
+  if (const Slot* planned = session.table_.find(session.op_.load(std::memory_order_relaxed), session.index_)) {
+    const Slot slot = *planned;
+    ++session.index_;
     if (slot.size_bytes == 0) {
       reason = Miss::kEscapes;
+    } else if (stream != session.stream_) {
+      reason = Miss::kStream;
     } else if (bytes > slot.size_bytes) {
       reason = Miss::kTooLarge;
     } else {
-      std::lock_guard lock(mutex_);
-      Arena* arena = arenas_.empty() ? nullptr : arenas_.back().get();
-      const bool may_share = slot.reuses && arena != nullptr && session.reusable_ == arena->base + slot.offset_bytes &&
-                             session.reusable_bytes_ == bytes;
+      void* pointer = try_slot(session, slot, bytes);
+      if (pointer == nullptr && quarantined_.load(std::memory_order_acquire) != 0) {
+        settle();
+        pointer = try_slot(session, slot, bytes);
+      }
       if (slot.reuses) session.reusable_ = nullptr;
-      if (may_share && arena->try_share(slot)) {
-        session.counters_.reused.add(bytes);
-        session.counters_.hits.add(bytes);
-        return arena->base + slot.offset_bytes;
-      }
-      if (arena != nullptr && arena->try_place(slot)) {
-        session.counters_.hits.add(bytes);
-        return arena->base + slot.offset_bytes;
-      }
+      if (pointer != nullptr) return pointer;
       reason = slot.reuses ? Miss::kHeld : Miss::kBusy;
     }
   }
   session.counters_.misses[static_cast<std::size_t>(reason)].add(bytes);
-  return allocate_upstream(size_bytes, &session);
+  return allocate_upstream(size_bytes, &session, stream);
 }
 
-void* PlannedAllocator::allocate_upstream(std::size_t size_bytes, Session* session) {
-  void* pointer = upstream_.allocate(size_bytes);
-  const bool metered = meter_on_.load(std::memory_order_relaxed);
-  if (session == nullptr && !metered) return pointer;
-
-  Entry entry;
-  entry.size_bytes = static_cast<std::int64_t>(size_bytes);
-  entry.metered = metered;
+void* PlannedAllocator::try_slot(PlannedSession& session, Slot slot, std::int64_t size_bytes) {
   std::lock_guard lock(mutex_);
-  if (metered) {
+  if (arenas_.empty()) return nullptr;
+  Arena& arena = *arenas_.back();
+  void* pointer = arena.base() + slot.offset_bytes;
+  const bool may_share = slot.reuses && session.reusable_ == pointer && session.reusable_bytes_ == size_bytes;
+  if (may_share && arena.try_share(slot)) {
+    session.counters_.reused.add(size_bytes);
+  } else if (!arena.try_place(slot)) {
+    return nullptr;
+  }
+  session.counters_.hits.add(size_bytes);
+  return pointer;
+}
+
+void* PlannedAllocator::allocate_upstream(std::size_t size_bytes, Session* session, Stream stream) {
+  Entry entry;
+  void* pointer = nullptr;
+  if (session != nullptr && session->mode_ == Session::Mode::kProfile && session->stream_ == stream) {
+    pointer = allocate_direct(static_cast<ProfileSession&>(*session), size_bytes);
+    entry.direct = pointer != nullptr;
+  }
+  if (pointer == nullptr) pointer = upstream_.allocate(size_bytes, stream);
+  entry.metered = meter_on_.load(std::memory_order_relaxed);
+  if (session == nullptr && !entry.metered) return pointer;
+
+  entry.size_bytes = static_cast<std::int64_t>(size_bytes);
+  std::lock_guard lock(mutex_);
+  if (entry.metered) {
     meter_.live_bytes += entry.size_bytes;
     meter_.peak_bytes = std::max(meter_.peak_bytes, meter_.live_bytes);
   }
-  if (session != nullptr) {
-    entry.session = session->id_;
-    session->live_bytes_ += entry.size_bytes;
-    session->peak_bytes_ = std::max(session->peak_bytes_, session->live_bytes_);
-    if (session->mode_ == Session::Mode::kProfile) {
-      auto& profile = static_cast<ProfileSession&>(*session);
-      entry.allocation = static_cast<std::int32_t>(profile.allocations_.size());
-      profile.allocations_.push_back({session->op_, session->index_++, entry.size_bytes, profile.next_event_++,
-                                      /*free_op=*/-1, /*free_event=*/-1});
-    }
-  }
+  if (session != nullptr) record(*session, entry, pointer, stream);
   ledger_[pointer] = entry;
   watched_.store(ledger_.size(), std::memory_order_release);
   return pointer;
 }
 
+void* PlannedAllocator::allocate_direct(ProfileSession& session, std::size_t size_bytes) {
+  if (session.direct_ == nullptr || session.refused_) return nullptr;
+  const Slot* slot = session.direct_->find(session.op_.load(std::memory_order_relaxed), session.index_);
+  if (slot == nullptr || slot->size_bytes == 0) return nullptr;
+  void* pointer = upstream_.allocate_direct(size_bytes);
+  session.refused_ = pointer == nullptr;
+  return pointer;
+}
+
+void PlannedAllocator::record(Session& session, Entry& entry, const void* pointer, Stream stream) {
+  entry.session = session.id_;
+  session.live_bytes_ += entry.size_bytes;
+  session.peak_bytes_ = std::max(session.peak_bytes_, session.live_bytes_);
+  if (session.mode_ != Session::Mode::kProfile) return;
+  auto& profile = static_cast<ProfileSession&>(session);
+  entry.allocation = static_cast<std::int32_t>(profile.allocations_.size());
+  profile.allocations_.push_back({.op = session.op_,
+                                  .index = session.index_++,
+                                  .size_bytes = entry.size_bytes,
+                                  .allocate_event = profile.next_event_++,
+                                  .address = pointer,
+                                  .stream = stream == session.stream_ ? 0 : stream});
+}
+
 void PlannedAllocator::free(void* pointer) noexcept {
-  if (pointer == nullptr) return;
+  if (pointer != nullptr && !try_free(pointer)) upstream_.free(pointer);
+}
+
+bool PlannedAllocator::try_free(void* pointer) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   if (address >= arena_begin_.load(std::memory_order_acquire) && address < arena_end_.load(std::memory_order_acquire) &&
       free_slot(pointer)) {
-    return;
+    return true;
   }
-  if (watched_.load(std::memory_order_acquire) != 0) forget(pointer);
-  upstream_.free(pointer);
+  if (watched_.load(std::memory_order_acquire) == 0) return false;
+  const std::optional<Entry> entry = forget(pointer);
+  if (!entry) return false;
+  if (entry->direct) {
+    upstream_.free_direct(pointer);
+  } else {
+    upstream_.free(pointer);
+  }
+  return true;
 }
 
 bool PlannedAllocator::free_slot(void* pointer) {
   std::vector<void*> blocks;
+  std::uint64_t ticket = 0;
+  std::vector<Stream> streams;
   {
     std::lock_guard lock(mutex_);
     const auto found =
         std::find_if(arenas_.begin(), arenas_.end(), [&](const auto& arena) { return arena->contains(pointer); });
     if (found == arenas_.end()) return false;
     Arena& arena = **found;
-    const auto span = arena.find(pointer);
-    if (span == arena.live.end()) return true;  // not live: a double free, dropped
-    if (--span->holders > 0) return true;
-    if (poison_.load(std::memory_order_relaxed)) {
-      std::memset(pointer, 0xFF, static_cast<std::size_t>(span->end_bytes - span->begin_bytes));
+    const auto let_go = arena.let_go(pointer, next_ticket_);
+    if (!let_go) return true;  // held by another storage, or not live: a double free, dropped
+    if (let_go->may_end) {
+      poison(let_go->span, pointer);
+      arena.end(pointer);
+      if (arena.retired) blocks = collect_retired();
+    } else {
+      ticket = next_ticket_++;
+      streams = arena.quarantines().back().streams;
+      quarantined_.fetch_add(1, std::memory_order_acq_rel);
     }
-    arena.live.erase(span);
-    if (arena.retired) blocks = collect_retired();
   }
   for (void* block : blocks) free(block);
+  if (ticket == 0) return true;
+
+  std::vector<std::shared_ptr<Event>> events = record_events(streams);
+  std::lock_guard lock(mutex_);
+  for (const auto& arena : arenas_) arena->set_events(ticket, events);
   return true;
 }
 
-void PlannedAllocator::forget(void* pointer) {
+std::optional<PlannedAllocator::Entry> PlannedAllocator::forget(void* pointer) {
   std::lock_guard lock(mutex_);
   const auto found = ledger_.find(pointer);
-  if (found == ledger_.end()) return;
+  if (found == ledger_.end()) return std::nullopt;
   const Entry entry = found->second;
   ledger_.erase(found);
   watched_.store(ledger_.size(), std::memory_order_release);
   if (entry.metered) meter_.live_bytes -= entry.size_bytes;
   Session* session = find_session(entry.session);
-  if (session == nullptr) return;
+  if (session == nullptr) return entry;
   session->live_bytes_ -= entry.size_bytes;
   if (session->mode_ == Session::Mode::kProfile) {
     auto& profile = static_cast<ProfileSession&>(*session);
@@ -336,6 +356,7 @@ void PlannedAllocator::forget(void* pointer) {
     allocation.free_op = session->op_;
     allocation.free_event = profile.next_event_++;
   }
+  return entry;
 }
 
 Session* PlannedAllocator::find_session(std::uint64_t id) {

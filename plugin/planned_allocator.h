@@ -7,35 +7,24 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "plugin/arena.h"
+#include "plugin/upstream.h"
+
 namespace stowage {
-
-/// The allocator beneath. Called from any thread, never under a lock of ours.
-class Upstream {
- public:
-  virtual ~Upstream() = default;
-  /// Throws its own out-of-memory error.
-  virtual void* allocate(std::size_t size_bytes) = 0;
-  virtual void free(void* pointer) noexcept = 0;
-};
-
-/// An address range in the arena. `size_bytes == 0` says that the tensor outlives the region: it goes upstream.
-struct Slot {
-  std::int64_t offset_bytes = 0;
-  std::int64_t size_bytes = 0;
-  bool reuses = false;  ///< its op may write it over an input that dies there; see `PlannedSession::permit_reuse`
-
-  bool operator==(const Slot&) const = default;
-};
 
 /// A plan as the allocator needs it: `slots[first_slot[op] + k]` is for the k-th allocation while `op` runs.
 struct SlotTable {
   std::vector<Slot> slots;
   std::vector<std::int32_t> first_slot;  ///< by op, and the total at the end
   std::int64_t arena_bytes = 0;
+
+  /// The slot of the op's `index`-th allocation; null if there is none.
+  const Slot* find(std::int32_t op, std::int32_t index) const;
 };
 
 /// Why an allocation inside a planned run went upstream.
@@ -45,9 +34,10 @@ enum class Miss : std::uint8_t {
   kTooLarge,   ///< larger than its slot
   kBusy,       ///< its slot overlaps one that is still live
   kHeld,       ///< it was to take an input's memory, but nobody could say that only the op holds that input
+  kStream,     ///< it is for another stream than the run's
 };
-inline constexpr std::size_t kMissCount = 5;
-/// "escapes", "unplanned", "too_large", "busy" or "held".
+inline constexpr std::size_t kMissCount = 6;
+/// "escapes", "unplanned", "too_large", "busy", "held" or "stream".
 std::string_view to_string(Miss reason);
 
 struct Count {
@@ -78,6 +68,8 @@ struct RecordedAllocation {
   std::int32_t allocate_event = 0;
   std::int32_t free_op = -1;  ///< -1: outlived the run
   std::int32_t free_event = -1;
+  const void* address = nullptr;
+  Stream stream = 0;  ///< 0: the run's own
 
   bool operator==(const RecordedAllocation&) const = default;
 };
@@ -106,6 +98,7 @@ class Session {
 
   PlannedAllocator& allocator_;
   const Mode mode_;
+  const Stream stream_;  ///< that the run's work goes to
   std::uint64_t id_ = 0;
   std::atomic<std::int32_t> op_{0};  ///< written by the session's thread, read by whichever frees
   std::int32_t index_ = 0;
@@ -120,7 +113,9 @@ class Session {
 /// Records every allocation of the thread and its free, whichever thread frees it.
 class ProfileSession : public Session {
  public:
-  explicit ProfileSession(PlannedAllocator& allocator);
+  /// `direct`, which must outlive the session, names allocations by giving them a slot: each of those comes from the
+  /// driver itself, as far as that can be had.
+  explicit ProfileSession(PlannedAllocator& allocator, const SlotTable* direct = nullptr);
   ~ProfileSession();
 
   /// The record of the live allocation at `pointer` made in this session, or -1.
@@ -128,9 +123,13 @@ class ProfileSession : public Session {
   /// The allocations so far, and the largest live sum of their bytes.
   std::vector<RecordedAllocation> allocations() const;
   std::int64_t peak_bytes() const;
+  /// Whether the driver refused a direct allocation; those after it were not asked for.
+  bool refused() const { return refused_; }
 
  private:
   friend class PlannedAllocator;
+  const SlotTable* direct_;
+  bool refused_ = false;
   std::vector<RecordedAllocation> allocations_;
   std::int32_t next_event_ = 0;
 };
@@ -172,25 +171,36 @@ struct MeterReading {
 
 /// Serves planned addresses over an upstream allocator.
 ///
-/// An allocation inside a planned run is served from its slot only if, right now, the op matches, the bytes fit and
-/// no live slot overlaps; anything else goes upstream, counted by reason. So a wrong plan costs memory, never a wrong
-/// number. Thread safe. Must outlive everything it allocated.
+/// An allocation inside a planned run is served from its slot only if, right now, the op and the stream match, the
+/// bytes fit and no live slot overlaps; anything else goes upstream, counted by reason. So a wrong plan costs memory,
+/// never a wrong number. One device's. Thread safe. Must outlive everything it allocated.
 class PlannedAllocator {
  public:
   explicit PlannedAllocator(Upstream& upstream);
 
   /// Whether this thread's next allocation concerns us; if not, the caller may go to the upstream directly.
   bool intercepts() const;
-  /// `size_bytes` > 0. Lets only the upstream's out-of-memory error through.
-  void* allocate(std::size_t size_bytes);
+  /// Whether a run of the calling thread may be profiled or planned now.
+  bool may_plan() { return upstream_.may_plan(); }
+  /// Memory for work on `stream`; `size_bytes` > 0. Lets only the upstream's out-of-memory error through.
+  void* allocate(std::size_t size_bytes, Stream stream = 0);
   /// Frees what `allocate`, or the upstream, returned. From any thread.
   void free(void* pointer) noexcept;
+  /// Frees a block that we have an account of, as slot or as watched; false: the upstream must.
+  bool try_free(void* pointer) noexcept;
+  /// `stream` uses the block, too: if it is a slot, that is given out again only when the work is done that `stream`
+  /// has when the slot is freed. False: no slot of ours.
+  bool record_stream(const void* pointer, Stream stream);
+  /// Where the arena begins in which `pointer` lies, or null.
+  void* arena_of(const void* pointer) const;
 
   /// Makes the arena at least this large. Does nothing while a run holds it, or another
   /// thread makes one. Lets the upstream's error through.
   void reserve_arena(std::int64_t size_bytes);
   /// Gives the arena back, at once or when its last live slot is freed.
   void release_arena();
+  /// Gives the arena back if no run holds it and nothing in it is live; whether it did.
+  bool release_idle_arena();
   std::int64_t arena_bytes() const;
 
   /// Debug mode: fills a slot with NaN bytes (0xFF) as it is freed.
@@ -207,40 +217,32 @@ class PlannedAllocator {
   friend class ProfileSession;
   friend class PlannedSession;
 
-  /// An arena's live slots, by address. Two storages hold a slot while an op writes its result over an input.
-  struct Arena {
-    struct Span {
-      std::int64_t begin_bytes;
-      std::int64_t end_bytes;
-      std::int32_t holders = 1;
-    };
-    char* base = nullptr;
-    std::int64_t size_bytes = 0;
-    bool retired = false;
-    std::vector<Span> live;
-
-    bool contains(const void* pointer) const;
-    bool try_place(Slot slot);
-    /// Makes the live slot that is exactly this one, and has one holder, held by two.
-    bool try_share(Slot slot);
-    /// The live slot that begins at `pointer`, or the end of `live`.
-    std::vector<Span>::iterator find(const void* pointer);
-    bool is_live(const void* pointer);
-  };
   /// What we know of an upstream block that we watch.
   struct Entry {
     std::int64_t size_bytes = 0;
     std::uint64_t session = 0;
     std::int32_t allocation = -1;
     bool metered = false;
+    bool direct = false;  ///< from the driver itself
   };
 
-  void* allocate_upstream(std::size_t size_bytes, Session* session);
-  void* allocate_planned(PlannedSession& session, std::size_t size_bytes);
+  void* allocate_upstream(std::size_t size_bytes, Session* session, Stream stream);
+  /// Null unless the session wants it from the driver, and it can be had.
+  void* allocate_direct(ProfileSession& session, std::size_t size_bytes);
+  void* allocate_planned(PlannedSession& session, std::size_t size_bytes, Stream stream);
+  /// Places or shares the slot in the current arena; null where it is not free.
+  void* try_slot(PlannedSession& session, Slot slot, std::int64_t size_bytes);
+  void record(Session& session, Entry& entry, const void* pointer, Stream stream);
   bool free_slot(void* pointer);
-  void forget(void* pointer);
+  /// Takes out what we know of the block; null if nothing.
+  std::optional<Entry> forget(void* pointer);
+  /// Ends quarantines that are over.
+  void settle();
+  std::vector<std::shared_ptr<Event>> record_events(const std::vector<Stream>& streams);
+  void poison(const Arena::Span& span, void* pointer);
   /// Takes out retired arenas without live slots; the caller frees the blocks, without the lock.
   std::vector<void*> collect_retired();
+  Arena* current_arena() const;
   void update_arena_range();
   Session* find_session(std::uint64_t id);
 
@@ -248,10 +250,11 @@ class PlannedAllocator {
   std::atomic<bool> poison_{false};
   std::atomic<bool> meter_on_{false};
   std::atomic<std::size_t> watched_{0};         ///< entries in the ledger
+  std::atomic<std::size_t> quarantined_{0};     ///< ranges of all arenas
   std::atomic<std::uintptr_t> arena_begin_{0};  ///< every arena lies within; a quick test before the lock
   std::atomic<std::uintptr_t> arena_end_{0};
 
-  mutable std::mutex mutex_;  ///< guards all below; never held over a call to the upstream
+  mutable std::mutex mutex_;  ///< guards all below; never held over a call to the upstream but `fill`
   std::unordered_map<void*, Entry> ledger_;
   std::vector<Session*> sessions_;
   std::vector<std::unique_ptr<Arena>>
@@ -259,6 +262,7 @@ class PlannedAllocator {
   bool arena_taken_ = false;
   bool reserving_ = false;  ///< a thread is about to make an arena
   std::uint64_t next_session_ = 1;
+  std::uint64_t next_ticket_ = 1;
   MeterReading meter_;
 };
 

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include <fmt/format.h>
 
+#include "plugin/bridge.h"
+#include "plugin/devices.h"
 #include "plugin/observation.h"
 #include "plugin/reuse.h"
 
@@ -136,8 +139,19 @@ void find_outputs(Run& run) {
   for (const profiler::AllocationRecord& allocation : run.allocations) {
     const auto tensor = static_cast<std::size_t>(allocation.tensor);
     const std::int32_t last = std::max(last_use[tensor], allocation.op);
-    if (allocation.free_op == kNone || allocation.free_op > last) run.tensors[tensor].kind = TensorKind::kOutput;
+    const bool is_left = allocation.free_op == kNone || allocation.free_op > last;
+    // The work of another stream knows nothing of the plan's order.
+    if (is_left || allocation.stream != 0) run.tensors[tensor].kind = TensorKind::kOutput;
   }
+}
+
+/// Gives a slot to each allocation that died in the run: those may come from the driver itself.
+SlotTable died_in(const Run& run) {
+  profiler::PlanRecord record;
+  for (const profiler::AllocationRecord& allocation : run.allocations) {
+    if (allocation.free_op != kNone) record.slots.push_back({allocation.tensor, 0, allocation.requested_bytes});
+  }
+  return to_slot_table(run, record);
 }
 
 void name_unseen(Run& run) {
@@ -155,8 +169,10 @@ void name_unseen(Run& run) {
 Profiler::Profiler(const GraphFacts& facts)
     : facts_(facts), code_(with_observers(facts), "stowage"), backend_(profiler::make_cpu_backend()) {}
 
-Run Profiler::run(Stack& stack, PlannedAllocator& allocator, std::string& why_not) {
-  ProfileSession session(allocator);
+Run Profiler::run(Stack& stack, c10::Device device, const Run* previous, std::string& why_not) {
+  const std::optional<SlotTable> direct =
+      previous != nullptr && device.is_cuda() ? std::optional(died_in(*previous)) : std::nullopt;
+  ProfileSession session(allocator_of(device), direct ? &*direct : nullptr);
   Observation observation(facts_, session, *backend_);
   std::unordered_map<const Value*, TensorIds> tensors_of;
   for (std::size_t input = 0; input < stack.size(); ++input) {
@@ -173,6 +189,7 @@ Run Profiler::run(Stack& stack, PlannedAllocator& allocator, std::string& why_no
   Run run;
   run.created_unix_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  run.alignment_bytes = alignment_bytes(device);
   run.ops = op_records(facts_);
   {
     struct Current {
@@ -195,7 +212,8 @@ Run Profiler::run(Stack& stack, PlannedAllocator& allocator, std::string& why_no
     record.op = each.op;
     record.index = each.index;
     record.requested_bytes = each.size_bytes;
-    record.rounded_bytes = round_up(each.size_bytes);
+    record.rounded_bytes = round_up(each.size_bytes, run.alignment_bytes);
+    record.stream = each.stream;
     record.allocate_event = each.allocate_event;
     record.free_op = each.free_op;
     record.free_event = each.free_event;

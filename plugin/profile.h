@@ -12,24 +12,17 @@
 
 namespace stowage {
 
-/// Slots are aligned as PyTorch aligns CPU memory (c10/core/alignment.h), so that kernels see the same alignment.
-inline constexpr std::int64_t kAlignmentBytes = 64;
-
-/// `size_bytes` rounded up to the alignment of slots.
-constexpr std::int64_t round_up(std::int64_t size_bytes) {
-  return (size_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-}
-
 /// A graph ready to be profiled: a copy of it that tells an `Observation`.
 class Profiler {
  public:
   explicit Profiler(const GraphFacts& facts);
 
-  /// Runs the graph once on `stack` (its inputs; afterwards its outputs) and returns what happened: op times, the
-  /// storage behind every value, each allocation and free. The key, name and execution number are the caller's to
-  /// fill in. What the graph throws passes through, and nothing is recorded.
-  /// `why_not` says why the run cannot be planned from; empty if it can.
-  profiler::Run run(torch::jit::Stack& stack, PlannedAllocator& allocator, std::string& why_not);
+  /// Runs the graph once on `stack` (its inputs; afterwards its outputs) and returns what happened on `device`: op
+  /// times, the storage behind every value, each allocation and free. On CUDA, and given the run before this one, CUPTI
+  /// measures too, and tensors that died in that run come from the driver, one by one, for CUPTI to see. The key, name
+  /// and execution number are the caller's to fill in. What the graph throws passes through, and nothing is recorded.
+  /// `why_not` says why no run like this can be planned from; empty if it can.
+  profiler::Run run(torch::jit::Stack& stack, c10::Device device, const profiler::Run* previous, std::string& why_not);
 
  private:
   const GraphFacts& facts_;

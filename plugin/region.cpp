@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plugin/bridge.h"
-#include "plugin/cpu_allocator.h"
+#include "plugin/devices.h"
 #include "plugin/note.h"
 #include "plugin/options.h"
 #include "plugin/phase.h"
@@ -75,7 +75,7 @@ Region::Region(std::shared_ptr<Graph> graph, std::string name)
 
 Region::~Region() {
   // The arena is as large as the largest plan needs; the plans that are left take one of their own size.
-  cpu_allocator().release_arena();
+  for (PlannedAllocator* allocator : all_allocators()) allocator->release_arena();
   leave_region(*this);
 }
 
@@ -90,6 +90,11 @@ void Region::run(Stack& stack) {
                         !is_verifying() &&
                         !((at::GradMode::is_enabled() || facts_.sets_grad_mode) && may_record(values));
   std::shared_ptr<Phase> phase = may_plan ? phase_for(values) : nullptr;
+  if (phase != nullptr && phase->why_unplanned.empty() && !allocator_of(phase->device).may_plan()) {
+    note(fmt::format("'{}' runs unplanned while a CUDA graph is captured, a memory pool is in use or caching is off",
+                     name_));
+    phase = nullptr;
+  }
   std::shared_ptr<Planned> planned;
   bool profile = false;
   {
@@ -132,10 +137,14 @@ std::shared_ptr<Phase> Region::phase_for(const Stack& inputs) {
   }
   auto phase = std::make_shared<Phase>();
   phase->signature = inputs_;
-  phase->key = {hash_, inputs_.digest(), fmt::format("cpu ({})", at::get_cpu_capability()), TORCH_VERSION,
-                plan_rules()};
-  if (auto remembered = recall(phase->key)) {
-    phase->planned = make_planned(remembered->run, std::move(remembered->plan), /*recalled=*/true);
+  phase->device = inputs_.device();
+  phase->why_unplanned =
+      inputs_.has_several_devices() ? "its tensors are on several CUDA devices" : why_unplanned(phase->device);
+  phase->key = {hash_, inputs_.digest(), describe(phase->device), TORCH_VERSION, plan_rules()};
+  if (!phase->why_unplanned.empty()) {
+    note(fmt::format("'{}' is not planned: {}", name_, phase->why_unplanned));
+  } else if (auto remembered = recall(phase->key)) {
+    phase->planned = make_planned(*phase, remembered->run, std::move(remembered->plan), /*recalled=*/true);
     if (phase->planned != nullptr) ++plans_recalled_;
   }
   phases_.push_front(phase);
@@ -153,7 +162,8 @@ void Region::run_profiled(Stack& stack, Phase& phase) {
   } done{*this};
   if (profiler_ == nullptr) profiler_ = std::make_unique<Profiler>(facts_);
   std::string why_not;
-  Run run = profiler_->run(stack, cpu_allocator(), why_not);
+  const Run* previous = phase.previous ? &*phase.previous : nullptr;
+  Run run = profiler_->run(stack, phase.device, previous, why_not);
   run.key = phase.key;
   run.name = name_;
   run.graph_text = facts_.graph->toString(/*print_source_locations=*/false);
@@ -192,7 +202,7 @@ void Region::compare_runs(Phase& phase, Run run) {
   limits.deadline_ms = options().deadline_ms;
   std::shared_ptr<Planned> planned;
   try {
-    planned = make_planned(run, to_record(run, solver::solve(to_problem(run), limits)), /*recalled=*/false);
+    planned = make_planned(phase, run, to_record(run, solver::solve(to_problem(run), limits)), /*recalled=*/false);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot plan '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
   }
@@ -212,8 +222,10 @@ void Region::compare_runs(Phase& phase, Run run) {
 
 /// A plan ready to run, or null with a note: a plan that breaks a rule never touches a graph, and without an arena
 /// there is nothing to place in.
-std::shared_ptr<Planned> Region::make_planned(const Run& run, PlanRecord plan, bool recalled) const {
+std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run, PlanRecord plan,
+                                              bool recalled) const {
   auto planned = std::make_shared<Planned>();
+  planned->allocator = &allocator_of(phase.device);
   try {
     if (run.ops.size() != facts_.ops.size()) {
       throw std::invalid_argument(fmt::format("the run has {} ops, the graph {}", run.ops.size(), facts_.ops.size()));
@@ -223,7 +235,7 @@ std::shared_ptr<Planned> Region::make_planned(const Run& run, PlanRecord plan, b
     const std::shared_ptr<Graph> copy = planned_copy(facts_, run, plan);
     plan.graph_text = copy->toString(/*print_source_locations=*/false);
     planned->code = torch::jit::Code(copy, name_);
-    cpu_allocator().reserve_arena(planned->table.arena_bytes);
+    planned->allocator->reserve_arena(planned->table.arena_bytes);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot use the plan of '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
     return nullptr;
@@ -240,7 +252,7 @@ std::shared_ptr<Planned> Region::make_planned(const Run& run, PlanRecord plan, b
 }
 
 bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code& code) {
-  PlannedAllocator& allocator = cpu_allocator();
+  PlannedAllocator& allocator = *planned.allocator;
   if (allocator.arena_bytes() < planned.table.arena_bytes) {
     try {
       allocator.reserve_arena(planned.table.arena_bytes);

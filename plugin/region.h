@@ -45,7 +45,8 @@ class Region {
   void run_verified(torch::jit::Stack& stack, Planned& planned);
   std::shared_ptr<Phase> phase_for(const torch::jit::Stack& inputs);
   void compare_runs(Phase& phase, profiler::Run run);
-  std::shared_ptr<Planned> make_planned(const profiler::Run& run, profiler::PlanRecord plan, bool recalled) const;
+  std::shared_ptr<Planned> make_planned(const Phase& phase, const profiler::Run& run, profiler::PlanRecord plan,
+                                        bool recalled) const;
 
   const std::string name_;
   const GraphFacts facts_;

@@ -57,7 +57,7 @@ bool add_tensor(Digest& digest, const at::Tensor& tensor) {
   }
   const c10::DispatchKeySet keys = tensor.key_set();
   if (keys.has(c10::DispatchKey::Python) || tensor.layout() != c10::kStrided || !tensor.has_storage()) return false;
-  if (!tensor.device().is_cpu() || is_differentiated(tensor)) return false;
+  if (!(tensor.is_cpu() || tensor.is_cuda()) || is_differentiated(tensor)) return false;
   // Compilers make two loops of complex arithmetic, one for memory that overlaps, and they round differently.
   const c10::ScalarType dtype = tensor.scalar_type();
   if (!c10::isFloatingType(dtype) && !c10::isIntegralType(dtype, /*includeBool=*/true)) return false;
@@ -101,10 +101,12 @@ bool kernels_are_torchs() {
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (!solver::is_pointwise(name.name)) continue;
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
-    // "registered at .../aten/src/ATen/RegisterCPU_0.cpp:1": the files that torch's build generates.
-    const std::string where = op->getComputedKernelForDispatchKey(c10::DispatchKey::CPU).debug();
-    if (where.find("aten/src/ATen/Register") == std::string::npos) return false;
+    for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+      if (!op || !op->hasComputedKernelForDispatchKey(key)) continue;
+      // "registered at .../aten/src/ATen/RegisterCPU_0.cpp:1": the files that torch's build generates.
+      const std::string where = op->getComputedKernelForDispatchKey(key).debug();
+      if (where.find("aten/src/ATen/Register") == std::string::npos) return false;
+    }
   }
   return true;
 }
@@ -145,7 +147,7 @@ bool dies_with(const at::Tensor& tensor, std::size_t references) {
   if (tensor.use_count() != references || tensor.weak_use_count() != 1) return false;
   const c10::Storage& storage = tensor.storage();
   // Other deleters: memory that is somebody else's, or shared copy-on-write by several storages.
-  if (storage.data_ptr().get_deleter() != c10::GetCPUAllocator()->raw_deleter()) return false;
+  if (storage.data_ptr().get_deleter() != c10::GetAllocator(storage.device_type())->raw_deleter()) return false;
   if (storage.use_count() == 1) return true;
   if (storage.use_count() != 2 || !tensor.is_view()) return false;
   const at::TensorBase& base = tensor._base();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -51,11 +52,18 @@ void Signature::read(const Stack& inputs) {
   words_.clear();
   storages_.clear();
   ranges_.clear();
+  device_ = c10::kCPU;
+  several_devices_ = false;
   words_.push_back(at::GradMode::is_enabled());
   words_.push_back(c10::InferenceMode::is_enabled());
   words_.push_back(at::get_num_threads());  // kernels size their workspace by it
   for (const c10::IValue& input : inputs) add(input);
   add_overlaps();
+  if (device_.is_cuda()) {
+    const at::Context& context = at::globalContext();  // cuDNN's algorithms differ in their workspace
+    words_.insert(words_.end(), {context.benchmarkCuDNN(), context.deterministicCuDNN(),
+                                 context.deterministicAlgorithms(), context.userEnabledCuDNN()});
+  }
 }
 
 /// Whether any memory is in two storages, as two `torch.from_numpy` of one array are.
@@ -115,6 +123,10 @@ void Signature::add_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     words_.push_back(9);
     return;
+  }
+  if (tensor.is_cuda()) {
+    several_devices_ |= device_.is_cuda() && device_ != tensor.device();
+    device_ = tensor.device();
   }
   words_.insert(words_.end(),
                 {10, static_cast<std::int64_t>(tensor.scalar_type()), static_cast<std::int64_t>(tensor.device().type()),

@@ -24,6 +24,10 @@ class Signature {
   bool operator==(const Signature& other) const { return words_ == other.words_; }
   /// For the store.
   std::string digest() const;
+  /// The device whose memory a run needs most: CUDA, where any tensor is.
+  c10::Device device() const { return device_; }
+  /// Whether tensors are on more than one CUDA device.
+  bool has_several_devices() const { return several_devices_; }
 
  private:
   void add(const c10::IValue& value);
@@ -36,6 +40,8 @@ class Signature {
     const char* end;
   };
 
+  c10::Device device_ = c10::kCPU;
+  bool several_devices_ = false;
   std::vector<std::int64_t> words_;
   std::unordered_map<const void*, std::int64_t> storages_;  ///< and objects: each has a number
   std::vector<Range> ranges_;                               ///< memory of the storages

@@ -17,3 +17,13 @@
 #include <torch/csrc/jit/runtime/operator.h>
 #include <torch/headeronly/version.h>
 #include <torch/library.h>
+
+#ifdef STOWAGE_CUDA
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#endif

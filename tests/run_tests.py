@@ -111,7 +111,7 @@ def check_tidy() -> Tally:
         return succeeded
 
     sources = [*sorted((ROOT / "solver").glob("*.cpp")), *sorted((ROOT / "profiler").glob("*.cpp")),
-               ROOT / "plugin/planned_allocator.cpp"]
+               *(ROOT / "plugin" / name for name in ("arena.cpp", "planned_allocator.cpp", "sessions.cpp"))]
     with ThreadPoolExecutor(int(JOBS)) as pool:
         succeeded = all(list(pool.map(tidy, sources)))
     return Tally(passed=1) if succeeded else Tally(failed=1)

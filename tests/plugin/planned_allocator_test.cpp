@@ -23,7 +23,7 @@ class FakeUpstream : public Upstream {
  public:
   ~FakeUpstream() override { EXPECT_TRUE(live_.empty()) << live_.size() << " blocks were never freed"; }
 
-  void* allocate(std::size_t size_bytes) override {
+  void* allocate(std::size_t size_bytes, Stream) override {
     if (meanwhile) std::exchange(meanwhile, nullptr)();
     std::lock_guard lock(mutex_);
     if (refuse) throw std::bad_alloc();
@@ -275,7 +275,7 @@ TEST_F(Reuse, APermissionIsForExactlyThatRange) {
     std::int64_t input_bytes;
     std::size_t output_bytes;
   };
-  void* outside = upstream.allocate(64);
+  void* outside = upstream.allocate(64, /*stream=*/0);
   for (const Wrong& wrong :
        {Wrong{static_cast<char*>(input) + 64, 60, 60}, {outside, 60, 60}, {input, 60, 59}, {input, 61, 60}}) {
     session->enter_op(1);
@@ -468,9 +468,9 @@ TEST(Profile, RecordsEveryAllocationAndFreeInOrder) {
   void* escaping = allocator.allocate(10);
   std::thread([&] { allocator.free(output); }).join();
   EXPECT_EQ(session.allocations(), (std::vector<RecordedAllocation>{
-                                       {0, 0, 100, 0, 0, 2},   // workspace: freed within op 0, after event 1
-                                       {0, 1, 50, 1, 1, 4},    // output: freed in op 1, by another thread
-                                       {1, 0, 10, 3, -1, -1},  // outlives the run
+                                       {0, 0, 100, 0, 0, 2, workspace},  // freed within op 0, after event 1
+                                       {0, 1, 50, 1, 1, 4, output},      // freed in op 1, by another thread
+                                       {1, 0, 10, 3, -1, -1, escaping},  // outlives the run
                                    }));
   EXPECT_EQ(session.peak_bytes(), 150);
   allocator.free(escaping);

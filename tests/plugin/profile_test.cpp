@@ -36,7 +36,7 @@ class Profile : public testing::Test {
     for (const auto& [name, value] : values) value->setDebugName(name);
     const GraphFacts facts = read_facts(graph);
     at::NoGradGuard no_grad;
-    return Profiler(facts).run(inputs, cpu_allocator(), why_not);
+    return Profiler(facts).run(inputs, c10::kCPU, /*previous=*/nullptr, why_not);
   }
 
   std::string why_not;

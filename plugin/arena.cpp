@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/arena.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stowage {
+
+bool Arena::contains(const void* pointer) const {
+  const auto* byte = static_cast<const char*>(pointer);
+  return byte >= base_ && byte < base_ + size_bytes_;
+}
+
+std::vector<Arena::Span>::iterator Arena::find(const void* pointer) {
+  const std::int64_t begin = static_cast<const char*>(pointer) - base_;
+  const auto at = std::lower_bound(live_.begin(), live_.end(), begin,
+                                   [](const Span& span, std::int64_t offset) { return span.begin_bytes < offset; });
+  return at != live_.end() && at->begin_bytes == begin ? at : live_.end();
+}
+
+Stream Arena::take_for(Stream stream) { return std::exchange(stream_, stream); }
+
+bool Arena::try_place(Slot slot) {
+  if (slot.offset_bytes < 0 || slot.size_bytes > size_bytes_ - slot.offset_bytes) return false;
+  const std::int64_t end_bytes = slot.offset_bytes + slot.size_bytes;
+  const auto after = std::lower_bound(live_.begin(), live_.end(), slot.offset_bytes,
+                                      [](const Span& span, std::int64_t begin) { return span.begin_bytes < begin; });
+  if (after != live_.end() && after->begin_bytes < end_bytes) return false;
+  if (after != live_.begin() && std::prev(after)->end_bytes > slot.offset_bytes) return false;
+  live_.insert(after, {.begin_bytes = slot.offset_bytes, .end_bytes = end_bytes, .stream = stream_});
+  return true;
+}
+
+bool Arena::try_share(Slot slot) {
+  const auto span = find(base_ + slot.offset_bytes);
+  if (span == live_.end() || span->holders != 1 || span->size_bytes() != slot.size_bytes) return false;
+  if (span->ticket != 0 || span->stream != stream_ || has_guest(*span)) return false;
+  ++span->holders;
+  return true;
+}
+
+void Arena::use_on(const void* pointer, Stream stream) {
+  const auto span = find(pointer);
+  if (span == live_.end() || span->stream == stream) return;
+  const Guest guest{span->begin_bytes, stream};
+  if (std::find(guests_.begin(), guests_.end(), guest) == guests_.end()) guests_.push_back(guest);
+}
+
+bool Arena::has_guest(const Span& span) const {
+  return std::any_of(guests_.begin(), guests_.end(),
+                     [&](const Guest& guest) { return guest.begin_bytes == span.begin_bytes; });
+}
+
+std::optional<Arena::LetGo> Arena::let_go(const void* pointer, std::uint64_t ticket) {
+  const auto span = find(pointer);
+  if (span == live_.end() || span->ticket != 0 || --span->holders > 0) return std::nullopt;
+  if (span->stream == stream_ && !has_guest(*span)) return LetGo{.may_end = true, .span = *span};
+  span->ticket = ticket;
+  Quarantine quarantine{.ticket = ticket, .pointer = base_ + span->begin_bytes, .streams = {}, .events = {}};
+  if (span->stream != stream_) quarantine.streams.push_back(span->stream);
+  std::erase_if(guests_, [&](const Guest& guest) {
+    if (guest.begin_bytes != span->begin_bytes) return false;
+    quarantine.streams.push_back(guest.stream);
+    return true;
+  });
+  quarantines_.push_back(std::move(quarantine));
+  return LetGo{.may_end = false, .span = *span};
+}
+
+void Arena::end(const void* pointer) { live_.erase(find(pointer)); }
+
+void Arena::set_events(std::uint64_t ticket, std::vector<std::shared_ptr<Event>> events) {
+  for (Quarantine& each : quarantines_) {
+    if (each.ticket == ticket && each.events.empty()) each.events = std::move(events);
+  }
+}
+
+std::optional<Arena::Span> Arena::end_quarantine(std::uint64_t ticket) {
+  const auto found = std::find_if(quarantines_.begin(), quarantines_.end(),
+                                  [&](const Quarantine& each) { return each.ticket == ticket; });
+  if (found == quarantines_.end()) return std::nullopt;
+  const auto span = find(found->pointer);
+  quarantines_.erase(found);
+  const Span ended = *span;
+  live_.erase(span);
+  return ended;
+}
+
+}  // namespace stowage

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/cuda_upstream.h"
+
+#include <utility>
+
+namespace stowage {
+namespace {
+
+using c10::cuda::CUDAGuard;
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(const NativeAllocator& native) : native_(native) {}
+
+  void record(c10::cuda::CUDAStream stream) { event_.record(stream); }
+  bool is_done() override {
+    // Asking would break a capture that is under way.
+    return native_.pools_in_use.load(std::memory_order_acquire) == 0 && event_.query();
+  }
+
+ private:
+  const NativeAllocator& native_;
+  at::cuda::CUDAEvent event_;  // without timing
+};
+
+}  // namespace
+
+void NativeAllocator::record_stream(void* block, c10::DeviceIndex device, c10::cuda::CUDAStream stream) {
+  // It takes only what has its own deleter.
+  c10::DataPtr data(block, block, deleter, c10::Device(c10::kCUDA, device));
+  allocator->recordStream(data, stream);
+  data.release_context();
+}
+
+void NativeAllocator::leave_pool() {
+  int count = pools_in_use.load(std::memory_order_acquire);
+  while (count > 0 && !pools_in_use.compare_exchange_weak(count, count - 1, std::memory_order_acq_rel)) continue;
+}
+
+c10::cuda::CUDAStream CudaUpstream::cuda_stream(Stream stream) const {
+  return c10::cuda::getStreamFromExternal(reinterpret_cast<cudaStream_t>(stream), device_);
+}
+
+void* CudaUpstream::allocate(std::size_t size_bytes, Stream stream) {
+  const CUDAGuard guard(device_);
+  return native_.allocator->raw_alloc_with_stream(size_bytes, reinterpret_cast<cudaStream_t>(stream));
+}
+
+bool CudaUpstream::may_plan() {
+  if (native_.pools_in_use.load(std::memory_order_acquire) != 0 || !native_.allocator->isEnabled()) return false;
+  const CUDAGuard guard(device_);
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None;
+}
+
+void CudaUpstream::release_cache() {
+  if (native_.pools_in_use.load(std::memory_order_acquire) == 0) native_.allocator->emptyCache({0, 0});
+}
+
+void* CudaUpstream::allocate_direct(std::size_t size_bytes) {
+  // A fraction of the device is what the native allocator may take; we would not count in it.
+  if (native_.allocator->getMemoryFraction(device_) < 1.0) return nullptr;
+  const CUDAGuard guard(device_);
+  void* pointer = nullptr;
+  if (cudaMalloc(&pointer, size_bytes) == cudaSuccess) return pointer;
+  (void)cudaGetLastError();
+  return nullptr;
+}
+
+void CudaUpstream::free_direct(void* pointer) noexcept {
+  std::vector<void*> blocks;
+  {
+    std::lock_guard lock(mutex_);
+    to_free_.push_back(pointer);
+    if (native_.pools_in_use.load(std::memory_order_acquire) == 0) blocks.swap(to_free_);
+  }
+  // The driver waits for all work before it frees, that of other streams too. At exit there may be no driver any more.
+  for (void* block : blocks) (void)cudaFree(block);
+}
+
+void CudaUpstream::wait(Stream waiting, Stream stream) {
+  const CUDAGuard guard(device_);
+  at::cuda::CUDAEvent event;
+  event.record(cuda_stream(stream));
+  event.block(cuda_stream(waiting));
+}
+
+void CudaUpstream::record_stream(void* block, Stream stream) {
+  native_.record_stream(block, device_, cuda_stream(stream));
+}
+
+std::unique_ptr<Event> CudaUpstream::record_event(Stream stream) {
+  if (native_.pools_in_use.load(std::memory_order_acquire) != 0) return nullptr;
+  const CUDAGuard guard(device_);
+  auto event = std::make_unique<CudaEvent>(native_);
+  event->record(cuda_stream(stream));
+  return event;
+}
+
+void CudaUpstream::fill(void* pointer, int byte, std::size_t size_bytes, Stream stream) noexcept {
+  (void)cudaMemsetAsync(pointer, byte, size_bytes, reinterpret_cast<cudaStream_t>(stream));
+}
+
+}  // namespace stowage

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plugin/planned_allocator.h"
+#include "plugin/torch_headers.h"
+
+namespace stowage {
+
+/// The planned allocator of the CPU or of a CUDA device. Lives forever: tensors hold its deleter.
+PlannedAllocator& allocator_of(c10::Device device);
+
+/// Why nothing is planned there, in one line; empty if something may be.
+std::string why_unplanned(c10::Device device);
+
+/// Those that `allocator_of` has made so far.
+std::vector<PlannedAllocator*> all_allocators();
+
+/// Makes PyTorch allocate through the planned allocators, also where it has allocated already. What cannot be had is
+/// told in a note.
+void install_allocators();
+/// Gives PyTorch its former allocators back; blocks that are still live go on to be freed through ours.
+void remove_allocators();
+
+/// What tells the device from another: its name, and what kernels are chosen by.
+std::string describe(c10::Device device);
+
+/// PyTorch's alignment of the device's memory, which is that of slots.
+std::int64_t alignment_bytes(c10::Device device);
+
+/// `size_bytes` rounded up to that.
+constexpr std::int64_t round_up(std::int64_t size_bytes, std::int64_t alignment_bytes) {
+  return (size_bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+}
+
+}  // namespace stowage

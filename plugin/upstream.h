@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+namespace stowage {
+
+/// A stream of work on a device, by its handle; 0 on the CPU, where work is done when a call returns.
+using Stream = std::intptr_t;
+
+/// A point in the work of a stream. Destroyed on any thread.
+class Event {
+ public:
+  virtual ~Event() = default;
+  /// Whether the stream has come past it. Does not wait.
+  virtual bool is_done() = 0;
+};
+
+/// The allocator beneath, and the order of work on its device. Called from any thread; under a lock of ours only
+/// `fill`. The defaults are the CPU's.
+class Upstream {
+ public:
+  virtual ~Upstream() = default;
+
+  /// Memory for work on `stream`. Throws its own out-of-memory error.
+  virtual void* allocate(std::size_t size_bytes, Stream stream) = 0;
+  virtual void free(void* pointer) noexcept = 0;
+
+  /// The stream that the calling thread's work goes to.
+  virtual Stream current_stream() { return 0; }
+  /// Whether a run of the calling thread may be profiled or planned now.
+  virtual bool may_plan() { return true; }
+  /// Gives memory back to the device that is held, but unused.
+  virtual void release_cache() {}
+
+  /// One block of the driver's own for each call, so that a profiler sees it; null where that cannot be had.
+  virtual void* allocate_direct(std::size_t /*size_bytes*/) { return nullptr; }
+  virtual void free_direct(void* /*pointer*/) noexcept {}
+
+  /// Makes work that `waiting` gets from now on follow what `stream` has got so far.
+  virtual void wait(Stream /*waiting*/, Stream /*stream*/) {}
+  /// `block`, from `allocate`, is used on `stream` too.
+  virtual void record_stream(void* /*block*/, Stream /*stream*/) {}
+  /// What `stream` has got so far; null where that cannot be told now.
+  virtual std::unique_ptr<Event> record_event(Stream /*stream*/) { return nullptr; }
+  /// Sets every byte, in the order of `stream`.
+  virtual void fill(void* pointer, int byte, std::size_t size_bytes, Stream /*stream*/) noexcept {
+    std::memset(pointer, byte, size_bytes);
+  }
+};
+
+}  // namespace stowage
