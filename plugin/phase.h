@@ -33,6 +33,7 @@ struct Planned {
   Counters last;
   std::int64_t runs = 0;
   std::int64_t last_peak_bytes = 0;
+  std::string why_no_arena;  ///< the arena could not be had, for this reason
 };
 
 /// What became of one signature. Guarded by its region.

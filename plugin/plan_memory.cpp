@@ -70,6 +70,10 @@ std::optional<profiler::PlannedRun> recall(const profiler::RunKey& key) {
   return found;
 }
 
+void remember(const profiler::Run& run) {
+  memory().with_store([&](profiler::Store& store) { store.write_run(run); });
+}
+
 void remember(const profiler::Run& run, const profiler::PlanRecord& plan) {
   memory().with_store([&](profiler::Store& store) { store.write_plan(store.write_run(run), plan); });
 }

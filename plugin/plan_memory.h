@@ -17,6 +17,9 @@ void close_plan_memory();
 /// What an earlier run, maybe of another process, left for `key`. Thread safe.
 std::optional<profiler::PlannedRun> recall(const profiler::RunKey& key);
 
+/// Writes a run that is not planned from to the store, if there is one. Thread safe.
+void remember(const profiler::Run& run);
+
 /// Writes a run and its plan to the store, if there is one. Thread safe.
 void remember(const profiler::Run& run, const profiler::PlanRecord& plan);
 

@@ -43,12 +43,38 @@ bool may_record(c10::ArrayRef<c10::IValue> inputs) {
   });
 }
 
+/// Whether two runs made the same allocation, from whichever source its size is known.
+bool is_same(const profiler::AllocationRecord& before, profiler::AllocationRecord after) {
+  after.source = before.source;
+  return before == after;
+}
+
+bool are_alike(const Run& before, const Run& after) {
+  return before.uses == after.uses && std::equal(before.allocations.begin(), before.allocations.end(),
+                                                 after.allocations.begin(), after.allocations.end(), is_same);
+}
+
+/// What CUPTI says against planning from the run; empty if nothing.
+std::string why_in_doubt(const Run& run) {
+  if (run.dropped_records > 0) {
+    return fmt::format("CUPTI dropped {} of its records; free host memory, or profile with fewer threads",
+                       run.dropped_records);
+  }
+  if (run.size_mismatches > 0) {
+    return fmt::format(
+        "CUPTI and the allocator disagree on the size of {} of {} allocations; `stowage sql` on the view "
+        "'size_sources' shows which",
+        run.size_mismatches, run.allocations.size());
+  }
+  return {};
+}
+
 std::string difference(const Run& before, const Run& after) {
   const std::size_t common = std::min(before.allocations.size(), after.allocations.size());
   for (std::size_t each = 0; each < common; ++each) {
     const auto& a = before.allocations[each];
     const auto& b = after.allocations[each];
-    if (a == b) continue;
+    if (is_same(a, b)) continue;
     return fmt::format("'{}' took {} B in one run and '{}' {} B in the next",
                        before.ops[static_cast<std::size_t>(a.op)].name, a.requested_bytes,
                        after.ops[static_cast<std::size_t>(b.op)].name, b.requested_bytes);
@@ -109,7 +135,10 @@ void Region::run(Stack& stack) {
   if (planned != nullptr && options().verify) {
     run_verified(values, *planned);
   } else if (planned != nullptr) {
-    if (!run_planned(values, *planned, planned->code)) run_as_is(values);
+    if (!run_planned(values, *planned, planned->code)) {
+      drop_plan_without_arena(*phase, *planned);
+      run_as_is(values);
+    }
   } else if (profile) {
     run_profiled(values, *phase);
   } else {
@@ -176,16 +205,21 @@ void Region::run_profiled(Stack& stack, Phase& phase) {
   if (why_not.empty()) compare_runs(phase, std::move(run));
 }
 
-/// The first run is not the steady state: plans are made from the second of two runs that were alike.
+/// The first run is not the steady state: plans are made from the second of two runs that were alike, if nothing that
+/// was measured of it is in doubt.
 void Region::compare_runs(Phase& phase, Run run) {
   ++phase.profiled_runs;
-  const bool alike =
-      phase.previous && phase.previous->allocations == run.allocations && phase.previous->uses == run.uses;
-  if (!alike) {
+  const std::string doubt = why_in_doubt(run);
+  if (!doubt.empty()) {
+    note(fmt::format("a run of '{}' is not planned from: {}", name_, doubt));
+    remember(run);
+  }
+  if (!doubt.empty() || !phase.previous || !are_alike(*phase.previous, run)) {
     if (phase.profiled_runs >= options().max_profile_runs) {
       std::lock_guard lock(mutex_);
-      phase.why_unplanned = fmt::format("no two of {} runs in a row were alike: {}", phase.profiled_runs,
-                                        difference(*phase.previous, run));
+      phase.why_unplanned = doubt.empty() ? fmt::format("no two of {} runs in a row were alike: {}",
+                                                        phase.profiled_runs, difference(*phase.previous, run))
+                                          : doubt;
       note(fmt::format("'{}' is not planned: {}", name_, phase.why_unplanned));
     }
     phase.previous = std::move(run);
@@ -257,8 +291,10 @@ bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code&
     try {
       allocator.reserve_arena(planned.table.arena_bytes);
     } catch (const std::exception& failure) {
-      note(fmt::format("cannot have the arena of {} B for '{}': {}; its runs go unplanned", planned.table.arena_bytes,
-                       name_, first_line(failure.what())));
+      std::lock_guard lock(planned.mutex);
+      planned.why_no_arena =
+          fmt::format("cannot have the arena of {} B: {}", planned.table.arena_bytes, first_line(failure.what()));
+      return false;
     }
   }
   PlannedSession session(allocator, planned.table);
@@ -271,6 +307,20 @@ bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code&
   planned.last_peak_bytes = planned.outside_bytes + planned.table.arena_bytes + session.upstream_peak_bytes();
   ++planned.runs;
   return true;
+}
+
+/// A plan that memory does not allow is given up: asking for it again at each run would cost more than it saves.
+void Region::drop_plan_without_arena(Phase& phase, Planned& planned) {
+  std::string why;
+  {
+    std::lock_guard lock(planned.mutex);
+    why = planned.why_no_arena;
+  }
+  if (why.empty()) return;
+  note(fmt::format("the plan of '{}' is given up: {}; it goes on unplanned", name_, why));
+  std::lock_guard lock(mutex_);
+  phase.why_unplanned = std::move(why);
+  phase.planned.reset();
 }
 
 void Region::run_verified(Stack& stack, Planned& planned) {
