@@ -32,6 +32,14 @@ const char* text_of(CUresult result) {
   }
 }
 
+// Functions are asked for by the name that programs use; the headers give many of them a version.
+void* find_function(const char* name) {
+  for (const char* version : {"_v3", "_v2", ""}) {
+    if (void* const found = dlsym(RTLD_DEFAULT, (std::string(name) + version).c_str())) return found;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 extern "C" {
@@ -100,13 +108,15 @@ CUresult cuCtxGetDevice(CUdevice* device) {
   return CUDA_SUCCESS;
 }
 
-// Driver functions are asked for by the name that the program uses; the headers give many of them a version.
+CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* result) {
+  *function = find_function(name);
+  if (result) *result = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  *function = nullptr;
-  for (const char* version : {"_v3", "_v2", ""}) {
-    if (!*function) *function = dlsym(RTLD_DEFAULT, (std::string(name) + version).c_str());
-  }
+  *function = find_function(name);
   if (result) *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }

@@ -12,12 +12,14 @@ from pathlib import Path
 CUDA_NAME = re.compile(r"(__cuda|cuda|cu[A-Z]|cublas|cudnn|cusparse|cusolver|cufft|curand)\w+")
 # All of the driver's functions: libraries look them up by name.
 DRIVER_NAME = re.compile(r"CUDAAPI\s+(cu[A-Z]\w+)\s*\(|\b(cu[A-Z]\w+_v[0-9]+)\b")
-# The first pattern that fits a name says what its stub returns: a status, or a launch. Where a status says success, the
+# The first pattern that fits a name says what its stub returns: a status, a text, or a launch. Where a status says success, the
 # results that the function would write stay as they were; so what would be misread is not supported. Nothing that
 # destroys ever fails, as destructors end the process then.
 CUBLAS_SETTING = re.compile(r"cublas(Lt)?\w*(Create|Destroy|Set|Get|Init)")
 RESULTS = (
+    (re.compile(r"\w*Get(Error|Status)(String|Name)"), "text"),
     (re.compile(r"\w*Destroy"), 0),
+    (re.compile(r"cuGetExportTable$"), 801),
     (re.compile(r"cusolver\w*Set(Stream|Params)"), 0),
     (re.compile(r"cusolver"), 9),
     (re.compile(r"cusparse\w*Set"), 0),
@@ -56,6 +58,8 @@ def stub(name: str) -> str:
     result = next(result for pattern, result in RESULTS if pattern.match(name))
     if result == "launch":
         return f'int {name}(void* handle) {{ return drycuda_library_launch(handle, "{name}"); }}'
+    if result == "text":
+        return f'const char* {name}() {{ return "not modelled by dry CUDA"; }}'
     return f'long {name}() {{ drycuda_default_stub("{name}"); return {result}; }}'
 
 
