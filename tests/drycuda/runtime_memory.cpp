@@ -56,14 +56,12 @@ cudaError_t allocate(void** pointer, std::size_t size_bytes) {
 }
 
 cudaError_t release(void* pointer) {
-  if (!pointer) return cudaSuccess;
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
   const std::optional<Block> block = memory().free(address);
   if (!block) {
     report_violation(fmt::format("cudaFree of {:#x}, which is no allocation", address));
     return fail(cudaErrorInvalidValue);
   }
-  note_driver_free();
   report_memory(ActivityKind::kFree, block->device, address, block->size_bytes);
   return cudaSuccess;
 }
@@ -78,9 +76,9 @@ cudaError_t cudaMalloc(void** pointer, std::size_t size_bytes) {
 }
 
 cudaError_t cudaFree(void* pointer) {
-  if (pointer) {
-    if (const cudaError_t error = allow_unsafe_call("cudaFree"); error != cudaSuccess) return error;
-  }
+  if (!pointer) return cudaSuccess;
+  note_driver_free();
+  if (const cudaError_t error = allow_unsafe_call("cudaFree"); error != cudaSuccess) return error;
   return release(pointer);
 }
 
@@ -93,7 +91,7 @@ cudaError_t cudaMallocAsync(void** pointer, std::size_t size_bytes, cudaStream_t
   return allocate(pointer, size_bytes);
 }
 
-cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return release(pointer); }
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return pointer ? release(pointer) : cudaSuccess; }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   static char pools[kMaxDevices];
