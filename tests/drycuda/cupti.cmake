@@ -4,13 +4,12 @@
 # that torch's libraries get it, and its symbol version, so that they get it without a warning.
 set(CUPTI_GENERATED "${CMAKE_CURRENT_BINARY_DIR}/generated/tests/drycuda")
 file(MAKE_DIRECTORY "${CUPTI_GENERATED}")
-set(CUPTI_CLIENTS
-  "${LibTorch_DIR}/lib/libtorch_cpu.so" "${LibTorch_DIR}/lib/libtorch_cuda.so" "${LibTorch_DIR}/lib/libtorch_python.so")
 add_custom_command(
   OUTPUT "${CUPTI_GENERATED}/cupti_names.h" "${CUPTI_GENERATED}/cupti_stubs.cpp"
   COMMAND "${Python3_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/make_cupti_stubs.py" "${LibTorch_CUDA_INCLUDE_DIR}"
-          "${CUPTI_GENERATED}/cupti_names.h" "${CUPTI_GENERATED}/cupti_stubs.cpp" ${CUPTI_CLIENTS}
-  DEPENDS "${CMAKE_CURRENT_LIST_DIR}/make_cupti_stubs.py" "${LibTorch_CUDA_INCLUDE_DIR}/cupti_result.h" ${CUPTI_CLIENTS}
+          "${CUPTI_GENERATED}/cupti_names.h" "${CUPTI_GENERATED}/cupti_stubs.cpp"
+  DEPENDS "${CMAKE_CURRENT_LIST_DIR}/make_cupti_stubs.py" "${LibTorch_CUDA_INCLUDE_DIR}/cupti_result.h"
+  COMMENT "Generating the stubs of the dry CUPTI"
   VERBATIM)
 
 add_library(drycupti SHARED
@@ -34,7 +33,8 @@ set_target_properties(drycupti PROPERTIES
 target_link_libraries(drycupti PRIVATE stowage_warnings)
 # Where the tests, which link it, look for it by its SONAME.
 add_custom_command(TARGET drycupti POST_BUILD
-  COMMAND "${CMAKE_COMMAND}" -E create_symlink "$<TARGET_FILE_NAME:drycupti>" "$<TARGET_FILE_DIR:drycupti>/libcupti.so.13")
+  COMMAND "${CMAKE_COMMAND}" -E create_symlink "$<TARGET_FILE_NAME:drycupti>"
+          "$<TARGET_FILE_DIR:drycupti>/libcupti.so.13")
 
 stowage_test(cupti_test ROOM drycuda
   SOURCES cupti_test.cpp cupti_buffers_test.cpp cupti_double.cpp cupti_refusals_test.cpp

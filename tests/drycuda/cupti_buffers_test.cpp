@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <set>
+#include <thread>
+
 #include <gmock/gmock.h>
 
 #include "tests/drycuda/cupti_double.h"
@@ -77,14 +80,17 @@ TEST_F(Cupti, HoldsBackUnfinishedWorkUnlessForced) {
   device.act(work);
   flush();
   EXPECT_THAT(device.kinds(), IsEmpty());
+  device.act(kernel(2));  // finished, but in one buffer with what is not
+  flush();
+  EXPECT_THAT(device.kinds(), IsEmpty());
   device.now_ns += 100;
   flush();
-  EXPECT_EQ(device.kinds().size(), 1U);
+  EXPECT_THAT(device.valid_bytes, ElementsAre(2 * sizeof(CUpti_ActivityKernel10)));
 
   work.end_ns = device.now_ns + 100;
   device.act(work);
   ASSERT_EQ(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), CUPTI_SUCCESS);
-  EXPECT_EQ(device.kinds().size(), 2U);
+  EXPECT_EQ(device.kinds().size(), 3U);
 }
 
 TEST_F(Cupti, HoldsBackAFullBufferWithUnfinishedWork) {
@@ -98,6 +104,27 @@ TEST_F(Cupti, HoldsBackAFullBufferWithUnfinishedWork) {
   device.now_ns += 100;
   device.act(kernel(2));
   EXPECT_EQ(device.kinds().size(), 2U);
+}
+
+TEST_F(Cupti, LosesNothingOfThreadsThatRecordAtOnce) {
+  constexpr std::uint32_t kEach = 500;
+  device.max_records = 3;
+  enable({CUPTI_ACTIVITY_KIND_MEMORY2});
+  const auto act = [this](std::uint32_t first) {
+    for (std::uint32_t correlation = first; correlation < first + kEach; ++correlation) {
+      device.act(allocation(correlation));
+    }
+  };
+  std::thread other(act, kEach);
+  act(0);
+  other.join();
+  flush();
+  std::set<std::uint32_t> seen;
+  for (const auto& record : device.records<CUpti_ActivityMemory4>(CUPTI_ACTIVITY_KIND_MEMORY2)) {
+    seen.insert(record.correlationId);
+  }
+  EXPECT_EQ(seen.size(), 2 * kEach);
+  EXPECT_EQ(dropped(), 0U);
 }
 
 TEST_F(Cupti, ReadsRecordsToTheEndAndNoFurther) {

@@ -38,6 +38,7 @@ TEST_F(Cupti, HasOneSubscriberAtATime) {
   EXPECT_STREQ(holder, "CUPTI for one");
   EXPECT_EQ(cuptiUnsubscribe(second), CUPTI_ERROR_INVALID_PARAMETER);
   EXPECT_EQ(cuptiUnsubscribe(first), CUPTI_SUCCESS);
+  EXPECT_EQ(cuptiUnsubscribe(first), CUPTI_ERROR_INVALID_PARAMETER);
   EXPECT_EQ(cuptiSubscribe(&second, keep_call, nullptr), CUPTI_SUCCESS);
 }
 
@@ -129,6 +130,8 @@ TEST_F(Cupti, SaysAWrongSizeOnceWhenTold) {
   }
   EXPECT_THAT(sizes, ElementsAre(64, 64, 65, 64));
 }
+
+TEST_F(Cupti, SupportsNoMoreThanItSays) { EXPECT_EQ(cuptiActivityFlushPeriod(1), CUPTI_ERROR_NOT_SUPPORTED); }
 
 TEST_F(Cupti, NamesResultsCallsAndItsVersion) {
   const char* text = nullptr;

@@ -137,6 +137,11 @@ TEST_F(Cupti, RecordsChosenCallsOnly) {
   ASSERT_EQ(calls.size(), 2U);
   EXPECT_EQ(calls[0].correlationId, 2U);
   EXPECT_EQ(calls[1].correlationId, 3U);
+
+  enable({CUPTI_ACTIVITY_KIND_RUNTIME});  // overrides what was chosen
+  device.act(allocation(5));
+  flush();
+  EXPECT_EQ(device.records<CUpti_ActivityAPI>(CUPTI_ACTIVITY_KIND_RUNTIME).size(), 3U);
 }
 
 TEST_F(Cupti, PrecedesACallByTheInnermostIdOfEachKind) {
