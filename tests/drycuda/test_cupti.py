@@ -141,21 +141,32 @@ print(len(profiled()[0]))
     assert in_new_process(script) == ["0", "0"]
 
 
-def test_loads_without_the_dry_device_and_records_nothing():
+def without_dry_device(script, **variables):
+    """Runs `script` in a process that has the dry CUPTI alone; what it printed."""
     preloaded = [path for path in re.split("[ :]", os.environ["LD_PRELOAD"]) if path.endswith("/libdrycupti.so")]
-    script = "import ctypes; print(ctypes.CDLL(None).cuptiActivityEnable(49))"
-    done = subprocess.run([sys.executable, "-c", script], env=os.environ | {"LD_PRELOAD": preloaded[0]},
-                          capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    head = "import ctypes; cupti = ctypes.CDLL(None); handle = ctypes.c_void_p()\n"
+    done = subprocess.run([sys.executable, "-c", head + script], capture_output=True, text=True, timeout=60,
+                          env=os.environ | {"LD_PRELOAD": preloaded[0]} | variables)
+    assert done.stderr == ""
+    return done.stdout.split()
 
 
-def test_variables_set_the_faults():
-    assert in_new_process("print(len(profiled()[0]))", DRYCUPTI_SUBSCRIBE_CODE="39") == ["0"]
-    assert in_new_process("print(len(profiled()[0]))", DRYCUPTI_ENABLE_CODE="35") == ["0"]
-    assert in_new_process("print(len(profiled()[0]))", DRYCUPTI_DROP_RECORDS="1000000") == ["0"]
+ENABLE_AND_SUBSCRIBE = "print(cupti.cuptiActivityEnable(49), cupti.cuptiSubscribe(ctypes.byref(handle), None, None))"
+
+
+def test_loads_without_the_dry_device():
+    assert without_dry_device(ENABLE_AND_SUBSCRIBE) == ["0", "0"]
+
+
+def test_variables_refuse():
+    codes = without_dry_device(ENABLE_AND_SUBSCRIBE, DRYCUPTI_ENABLE_CODE="35", DRYCUPTI_SUBSCRIBE_CODE="39")
+    assert codes == ["35", "39"]
+
+
+def test_variables_spoil_records():
     script = """
 with client.Client(client.MEMORY2) as seen:
-    blocks = [torch.empty(40 << 20, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    blocks = [torch.empty(40 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
 print(*[record.size_bytes - (40 << 20) for record in seen.records[client.MEMORY2]])
 """
-    assert in_new_process(script, DRYCUPTI_WRONG_SIZE_OF="1") == ["0", "1"]
+    assert in_new_process(script, DRYCUPTI_DROP_RECORDS="1", DRYCUPTI_WRONG_SIZE_OF="1") == ["1", "0"]
