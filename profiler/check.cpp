@@ -13,7 +13,8 @@ namespace {
 /// Collects the first contradiction among rows of one kind.
 class Checker {
  public:
-  Checker(std::size_t op_count, std::size_t tensor_count) : op_count_(op_count), tensor_count_(tensor_count) {}
+  Checker(std::size_t op_count, std::size_t tensor_count, std::size_t allocation_count)
+      : op_count_(op_count), tensor_count_(tensor_count), allocation_count_(allocation_count) {}
 
   void begin(std::string_view rows) {
     rows_ = rows;
@@ -23,6 +24,7 @@ class Checker {
 
   void op(std::int32_t op) { id("op", op, op_count_); }
   void tensor(std::int32_t tensor) { id("tensor", tensor, tensor_count_); }
+  void allocation(std::int32_t allocation) { id("allocation", allocation, allocation_count_); }
   void require(bool kept, std::string_view otherwise) {
     if (!kept && !found_) found_ = fmt::format("{} {} {}", rows_, row_, otherwise);
   }
@@ -37,15 +39,63 @@ class Checker {
 
   std::size_t op_count_;
   std::size_t tensor_count_;
+  std::size_t allocation_count_;
   std::string_view rows_;
   std::size_t row_ = 0;
   std::optional<std::string> found_;
 };
 
+/// What CUPTI saw, and that the run's allocations agree with it.
+void check_device(const Run& run, Checker& check) {
+  check.begin("kernel");
+  for (const KernelRecord& kernel : run.kernels) {
+    if (kernel.op != kNone) check.op(kernel.op);
+    check.require(kernel.duration_ns >= 0, "has a negative duration");
+    check.next_row();
+  }
+  check.begin("copy");
+  for (const CopyRecord& copy : run.copies) {
+    if (copy.op != kNone) check.op(copy.op);
+    check.require(copy.size_bytes >= 0, "has a negative size");
+    check.require(copy.duration_ns >= 0, "has a negative duration");
+    check.next_row();
+  }
+
+  using Kind = DeviceMemoryRecord::Kind;
+  std::vector<const DeviceMemoryRecord*> seen(run.allocations.size());
+  std::int64_t mismatches = 0;
+  check.begin("device memory change");
+  for (const DeviceMemoryRecord& change : run.device_memory) {
+    if (change.op != kNone) check.op(change.op);
+    check.require(change.size_bytes >= 0, "has a negative size");
+    if (change.allocation != kNone) check.allocation(change.allocation);
+    if (change.kind == Kind::kAllocate && change.allocation >= 0 && std::cmp_less(change.allocation, seen.size())) {
+      const auto allocation = static_cast<std::size_t>(change.allocation);
+      check.require(seen[allocation] == nullptr, fmt::format("makes allocation {} again", allocation));
+      seen[allocation] = &change;
+      mismatches += change.size_bytes != run.allocations[allocation].requested_bytes;
+    }
+    check.next_row();
+  }
+  check.begin("allocation");
+  for (std::size_t allocation = 0; allocation < seen.size(); ++allocation) {
+    const AllocationRecord& record = run.allocations[allocation];
+    check.require(record.source != AllocationSource::kCupti ||
+                      (seen[allocation] != nullptr && seen[allocation]->size_bytes == record.requested_bytes),
+                  "has a size of CUPTI's that CUPTI did not see");
+    check.next_row();
+  }
+  check.begin("run");
+  check.require(run.size_mismatches == mismatches,
+                fmt::format("counts {} of {} unlike sizes", run.size_mismatches, mismatches));
+}
+
 }  // namespace
 
 std::optional<std::string> find_contradiction(const Run& run) {
-  Checker check(run.ops.size(), run.tensors.size());
+  Checker check(run.ops.size(), run.tensors.size(), run.allocations.size());
+  check.begin("run");
+  check.require(run.alignment_bytes > 0, "has no alignment");
   check.begin("tensor");
   for (const TensorRecord& tensor : run.tensors) {
     check.require(tensor.size_bytes >= 0, "has a negative size");
@@ -89,13 +139,14 @@ std::optional<std::string> find_contradiction(const Run& run) {
     check.require(reuse.position >= 0, "has a wrong position");
     check.next_row();
   }
+  check_device(run, check);
   return std::move(check).found();
 }
 
 std::optional<std::string> find_contradiction(const PlanRecord& plan, std::size_t op_count, std::size_t tensor_count) {
   if (plan.order.size() != op_count) return fmt::format("the plan orders {} of {} ops", plan.order.size(), op_count);
 
-  Checker check(op_count, tensor_count);
+  Checker check(op_count, tensor_count, 0);
   check.begin("step");
   std::vector<bool> ordered(op_count);
   for (const std::int32_t op : plan.order) {

@@ -330,3 +330,83 @@ SELECT run_id, row_number() OVER running - 2 AS event, step, op, tensor, what, c
        sum(change_bytes) OVER running AS live_bytes
 FROM changes
 WINDOW running AS (PARTITION BY run_id ORDER BY step, after_op, rank ROWS UNBOUNDED PRECEDING);
+
+-- === version 4: what CUPTI saw
+
+PRAGMA user_version = 4;
+
+ALTER TABLE runs ADD COLUMN alignment_bytes INTEGER NOT NULL DEFAULT 64 CHECK (alignment_bytes > 0);  -- of slots
+-- Allocations of which CUPTI and the allocator report unlike sizes; `size_sources` shows both. The `source` of an
+-- allocation is 'cupti' where CUPTI saw it with the size that the allocator asked for.
+ALTER TABLE runs ADD COLUMN size_mismatches INTEGER NOT NULL DEFAULT 0 CHECK (size_mismatches >= 0);
+
+-- The tables below are empty for runs on the CPU. Their times are on the run's clock, since the run began; where `op` is
+-- NULL no op of the run was at work.
+
+-- A kernel on the device, and the op that launched it.
+CREATE TABLE kernels (
+  run_id      INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  kernel      INTEGER NOT NULL CHECK (kernel >= 0),
+  op          INTEGER,
+  name        TEXT    NOT NULL,  -- demangled
+  start_ns    INTEGER NOT NULL,
+  duration_ns INTEGER NOT NULL CHECK (duration_ns >= 0),
+  stream      INTEGER NOT NULL,
+  PRIMARY KEY (run_id, kernel),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX kernels_by_op ON kernels (run_id, op);
+
+-- A copy on the device, or between it and the host; kind 'set' fills memory with one value.
+CREATE TABLE copies (
+  run_id      INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  copy        INTEGER NOT NULL CHECK (copy >= 0),
+  op          INTEGER,
+  kind        TEXT    NOT NULL CHECK (kind IN ('host_to_device', 'device_to_host', 'device_to_device', 'peer_to_peer',
+                                               'other', 'set')),
+  size_bytes  INTEGER NOT NULL CHECK (size_bytes >= 0),
+  start_ns    INTEGER NOT NULL,
+  duration_ns INTEGER NOT NULL CHECK (duration_ns >= 0),
+  stream      INTEGER NOT NULL,
+  PRIMARY KEY (run_id, copy),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX copies_by_op ON copies (run_id, op);
+
+-- The driver allocated or freed device memory; rows number these as they happened.
+CREATE TABLE device_memory (
+  run_id     INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  change     INTEGER NOT NULL CHECK (change >= 0),
+  op         INTEGER,
+  kind       TEXT    NOT NULL CHECK (kind IN ('allocate', 'free')),
+  address    INTEGER NOT NULL,
+  size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+  time_ns    INTEGER NOT NULL,
+  allocation INTEGER,  -- that made this change; NULL: none of ours
+  PRIMARY KEY (run_id, change),
+  UNIQUE (run_id, allocation, kind),
+  FOREIGN KEY (run_id, op) REFERENCES ops (run_id, op),
+  FOREIGN KEY (run_id, allocation) REFERENCES allocations (run_id, allocation)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX device_memory_by_op ON device_memory (run_id, op);
+
+-- The sizes of each allocation that CUPTI saw: what the allocator was asked for, and what the driver was.
+CREATE VIEW size_sources AS
+SELECT a.run_id, a.allocation, t.name, a.op, a.requested_bytes AS allocator_bytes, m.size_bytes AS cupti_bytes
+FROM device_memory AS m
+JOIN allocations AS a ON a.run_id = m.run_id AND a.allocation = m.allocation
+JOIN tensors AS t ON t.run_id = a.run_id AND t.tensor = a.tensor
+WHERE m.kind = 'allocate';
+
+-- What each op had the device do; ops that had it do nothing are left out.
+CREATE VIEW op_device_time AS
+SELECT o.run_id, o.op, o.name, o.kind, count(w.kernel_ns) AS kernels, coalesce(sum(w.kernel_ns), 0) AS kernel_ns,
+       count(w.copy_ns) AS copies, coalesce(sum(w.copy_ns), 0) AS copy_ns
+FROM ops AS o
+JOIN (SELECT run_id, op, duration_ns AS kernel_ns, NULL AS copy_ns FROM kernels
+      UNION ALL
+      SELECT run_id, op, NULL, duration_ns FROM copies) AS w ON w.run_id = o.run_id AND w.op = o.op
+GROUP BY o.run_id, o.op;

@@ -46,6 +46,7 @@ def info(store: StorePath, as_json: AsJson = False, limit: Limit = None) -> None
     for label, name in (("stowage", "stowage_version"), ("torch", "torch_version"), ("device", "device"),
                         ("clock", "clock")):
         print(f"{label:<8} {printable(', '.join(context[name])) or NOTHING}")
+    print(f"sizes    {size_source(context)}")
     print(f"dropped  {context['dropped_records']} records")
     print(f"date     {date(context['last_unix_ns'])}")
     print()
@@ -62,7 +63,8 @@ def ops(store: StorePath,
         run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
     """Ops in the order they run, with their memory.
 
-    For each its time, what it allocates and frees, and the most that lives while it runs.
+    For each its time, on the device too if there is one, what it allocates and frees, and the most that lives while it
+    runs.
     """
     with Store(store) as opened:
         run = opened.planned_run(run_id) if planned else opened.run(run_id)
@@ -72,11 +74,37 @@ def ops(store: StorePath,
         return print_json({"run": run, "planned": planned, "ops": shown})
 
     note_run(run)
+    on_device = any(op["device_ns"] is not None for op in rows)
     print_table(
-        [">step", ">op", ">time", ">allocated", ">freed", ">live", "kind", "name", "source"],
-        [(op["step"], op["op"], duration(op["duration_ns"]), size(op["allocated_bytes"]), size(op["freed_bytes"]),
-          size(op["live_bytes"]), op["kind"], op["name"], op["source"]) for op in shown])
+        [">step", ">op", ">time", *([">device"] if on_device else []), ">allocated", ">freed", ">live", "kind", "name",
+         "source"],
+        [(op["step"], op["op"], duration(op["duration_ns"]), *([device_time(op)] if on_device else []),
+          size(op["allocated_bytes"]), size(op["freed_bytes"]), size(op["live_bytes"]), op["kind"], op["name"],
+          op["source"]) for op in shown])
     suggest("tensors" if planned else "plan", store, run_id)
+
+
+@app.command(epilog="Example: stowage kernels profile.db --limit 10")
+def kernels(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+    """Kernels on the device, most time first, and the ops that launched them.
+
+    One line for each kernel of each op: the time of all its launches, its share in the time of all kernels, and how
+    many launches there were.
+    """
+    with Store(store) as opened:
+        run = opened.run(run_id)
+        rows = opened.kernels(run)
+    all_ns = sum(kernel["total_ns"] for kernel in rows)
+    shown = cut(rows, limit, 20, as_json, "kernels")
+    if as_json:
+        return print_json({"run": run, "kernel_ns": all_ns, "kernels": shown})
+
+    note_run(run)
+    print_table(
+        [">time", ">share", ">count", "op", "source", "kernel"],
+        [(duration(kernel["total_ns"]), f"{100 * kernel['total_ns'] / max(all_ns, 1):.1f} %", kernel["count"],
+          op_name(kernel["op"], kernel["op_kind"]), kernel["source"], kernel["name"]) for kernel in shown])
+    suggest("ops", store, run_id)
 
 
 @app.command(epilog="Example: stowage tensors profile.db --limit 5")
@@ -168,7 +196,8 @@ def sql(store: StorePath,
         as_json: AsJson = False, limit: Limit = None) -> None:
     """Answers a question in SQL.
 
-    Views: lifetimes, timeline, peak, live_at_peak, planned_timeline, planned_peak, live_at_planned_peak.
+    Views: lifetimes, timeline, peak, live_at_peak, planned_timeline, planned_peak, live_at_planned_peak, size_sources,
+    op_device_time.
     """
     with Store(store) as opened:
         columns, rows = opened.user_query(query)
@@ -241,6 +270,23 @@ def status(run: Row) -> str:
     return "not planned"
 
 
+def size_source(context: Row) -> str:
+    if context["allocations"] == 0:
+        return NOTHING
+    if context["compared_sizes"] == 0:
+        return "as the allocator recorded them"
+    text = f"CUPTI confirms {context['cupti_sizes']} of {context['allocations']} allocations"
+    return text + (f"; {disagreement(context)}" if context["size_mismatches"] else "")
+
+
+def disagreement(row: Row) -> str:
+    return f"CUPTI and the allocator disagree on {row['size_mismatches']} of {row['compared_sizes']} allocations"
+
+
+def device_time(op: Row) -> str:
+    return NOTHING if op["device_ns"] is None else duration(op["device_ns"])
+
+
 def tensor_name(tensor: Row) -> str:
     return tensor["name"] or f"tensor {tensor['tensor']}"
 
@@ -286,6 +332,8 @@ def note_run(run: Row) -> None:
     note(f"run {run['run_id']} '{run['name']}' on {run['device']}, torch {run['torch_version']}, stowage "
          f"{run['stowage_version']}, {run['clock']}, {run['dropped_records']} records dropped, "
          f"{date(run['created_unix_ns'])}")
+    if run["size_mismatches"]:
+        note(disagreement(run))
 
 
 def note_mismatch(whose: str, peak: Row, stated_bytes: int) -> None:

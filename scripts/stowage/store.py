@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 APPLICATION_ID = 0x73746F77  # "stow"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OLDEST_SQLITE = (3, 37)  # STRICT tables
 DAMAGED = "the file is damaged: move it away and profile again"
 NO_STORE = "the file is damaged, cut short or no store: move it away and profile again"
@@ -119,6 +119,11 @@ class Store:
                          "min(created_unix_ns) AS first_unix_ns, max(created_unix_ns) AS last_unix_ns FROM runs")[0]
         for name in ("stowage_version", "torch_version", "device", "clock"):
             row[name] = [found[name] for found in self.query(f"SELECT {name} FROM runs GROUP BY 1 ORDER BY min(id)")]
+        row |= self.query("""
+            SELECT (SELECT count(*) FROM allocations) AS allocations,
+                   (SELECT count(*) FROM allocations WHERE source = 'cupti') AS cupti_sizes,
+                   (SELECT count(*) FROM size_sources) AS compared_sizes,
+                   (SELECT coalesce(sum(size_mismatches), 0) FROM runs) AS size_mismatches""")[0]
         return {"store": self.path, "schema": SCHEMA_VERSION, "size_bytes": os.path.getsize(self.path), **row}
 
     def runs(self) -> list[Row]:
@@ -128,7 +133,9 @@ class Store:
                    r.execution, r.complete, r.dropped_records, r.created_unix_ns, r.duration_ns,
                    r.peak_bytes AS unplanned_peak_bytes, p.peak_bytes AS planned_peak_bytes,
                    p.program_peak_bytes, p.bound_bytes, p.order_status, p.arena_bytes, p.arena_bound_bytes,
-                   p.layout_status, p.planning_ns, r.device, r.torch_version, r.stowage_version, r.clock
+                   p.layout_status, p.planning_ns, r.device, r.torch_version, r.stowage_version, r.clock,
+                   r.alignment_bytes, r.size_mismatches,
+                   (SELECT count(*) FROM size_sources AS s WHERE s.run_id = r.id) AS compared_sizes
             FROM runs AS r LEFT JOIN plans AS p ON p.run_id = r.id ORDER BY r.id""")
         return [{**row, "complete": bool(row["complete"])} for row in rows]
 
@@ -153,7 +160,8 @@ class Store:
                  ("allocations", "free_op", "ops"), ("allocations", "tensor", "tensors"), ("plan_order", "op", "ops"),
                  ("slots", "tensor", "tensors"), ("points", "op", "ops"), ("points", "tensor", "tensors"),
                  ("points", "of_tensor", "tensors"), ("reuses", "op", "ops"), ("reuses", "tensor", "tensors"),
-                 ("reuses", "of_tensor", "tensors"))
+                 ("reuses", "of_tensor", "tensors"), ("kernels", "op", "ops"), ("copies", "op", "ops"),
+                 ("device_memory", "op", "ops"), ("device_memory", "allocation", "allocations"))
         for table, name, parent in names:
             parent_name = parent.removesuffix("s")
             dangling = self.query(f"SELECT {name} AS id FROM {table} WHERE run_id = ?1 AND {name} NOT IN "
@@ -171,12 +179,17 @@ class Store:
         return run
 
     def ops(self, run: Row, planned: bool) -> list[Row]:
-        """Ops in the order in which they run. `live_bytes` is the most that lives while the op runs."""
+        """Ops in the order in which they run. `live_bytes` is the most that lives while the op runs.
+
+        `device_ns` is the time of an op's kernels and copies; None for those that had the device do nothing.
+        """
         timeline = "planned_timeline" if planned else "timeline"
         steps = "plan_order" if planned else "(SELECT run_id, op, op AS step FROM ops)"
         rows = self.query(f"""
-            SELECT s.step, o.op, o.name, o.kind, o.scope, o.source, o.start_ns, o.duration_ns
+            SELECT s.step, o.op, o.name, o.kind, o.scope, o.source, o.start_ns, o.duration_ns,
+                   d.kernel_ns + d.copy_ns AS device_ns, d.kernels
             FROM {steps} AS s JOIN ops AS o ON o.run_id = s.run_id AND o.op = s.op
+            LEFT JOIN op_device_time AS d ON d.run_id = o.run_id AND d.op = o.op
             WHERE s.run_id = ? ORDER BY s.step""", run["run_id"])
         events = defaultdict(list)
         for event in self.query(f"SELECT op, change_bytes, live_bytes FROM {timeline} WHERE run_id = ? ORDER BY event",
@@ -192,6 +205,18 @@ class Store:
             row["freed_bytes"] = -sum(change for change in changes if change < 0)
             row["live_bytes"] = max(lives)
             row["live_after_bytes"] = live_bytes
+        return rows
+
+    def kernels(self, run: Row) -> list[Row]:
+        """The kernels that each op launched, most time first; `op` is None for those that no op launched."""
+        rows = self.query("""
+            SELECT sum(k.duration_ns) AS total_ns, count(*) AS count, k.op, o.kind AS op_kind, o.name AS op_name,
+                   o.source, k.name
+            FROM kernels AS k LEFT JOIN ops AS o ON o.run_id = k.run_id AND o.op = k.op
+            WHERE k.run_id = ? GROUP BY k.op, k.name ORDER BY total_ns DESC, k.op, k.name""", run["run_id"])
+        if not rows:
+            raise StoreError(f"cannot show the kernels of run {run['run_id']} in store '{self.path}': it has none; "
+                             "profile on CUDA, where CUPTI may be used")
         return rows
 
     def tensors(self, run: Row) -> list[Row]:

@@ -25,11 +25,11 @@ Stowage = Callable[..., subprocess.CompletedProcess[str]]
 ROWS = {
     "runs": [
         (1, "eval", "e5", "()", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_000_000_000_000, 1, 12, 0, 50, 64,
-         "graph()", "2"),
+         "graph()", "2", 64, 0),
         (2, "step", "57", "(Float[4])", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_060_000_000_000, 2, 0, 1,
-         5_000_000, 16 * MIB + 4, "graph(%x, %w)", "2"),
+         5_000_000, 16 * MIB + 4, "graph(%x, %w)", "2", 64, 0),
         (3, "step", "57", "(Float[8])", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_120_000_000_000, 1, 0, 1,
-         600, 64, "graph(%x, %w)", "2"),
+         600, 64, "graph(%x, %w)", "2", 64, 0),
     ],
     "ops": [
         (2, 0, "a", "aten::matmul", "net.fc", "net.py:7", 0, 2_000_000),
@@ -92,6 +92,20 @@ ROWS = {
         ])
     ],
 }
+
+# What makes run 2 one on CUDA: CUPTI confirms a and b, and saw c in another size than the allocator was asked for.
+ON_CUDA = f"""
+    UPDATE runs SET device = 'GPU', clock = 'cupti', alignment_bytes = 512, size_mismatches = 1 WHERE id = 2;
+    UPDATE allocations SET source = 'cupti' WHERE run_id = 2 AND tensor IN (3, 5);
+    INSERT INTO device_memory VALUES
+      (2, 0, 0, 'allocate', 4096, {4 * MIB}, 100, 0), (2, 1, 1, 'allocate', 8192, {8 * MIB}, 2000100, 2),
+      (2, 2, 2, 'allocate', 12288, {2 * MIB}, 3500100, 3), (2, 3, 2, 'free', 4096, {4 * MIB}, 3500200, 0),
+      (2, 4, NULL, 'allocate', 16384, 512, 3500300, NULL);
+    INSERT INTO kernels VALUES
+      (2, 0, 0, 'gemm', 1000, 1500000, 7), (2, 1, 0, 'gemm', 1600000, 300000, 7), (2, 2, 0, 'split', 1900000, 2000, 7),
+      (2, 3, 2, 'reduce', 3500400, 40000, 7), (2, 4, NULL, 'reduce', 3600000, 150000, 7);
+    INSERT INTO copies VALUES (2, 0, 0, 'set', 64, 1902000, 1000, 7), (2, 1, 1, 'device_to_device', 8, 2000200, 900, 7);
+"""
 
 
 def change_store(path: Path, script: str) -> None:

@@ -30,11 +30,12 @@ def parsed(stowage: Stowage, *arguments: str) -> object:
 
 def test_info(stowage: Stowage, store: Path) -> None:
     expected = f"""\
-store    run.db (schema 3, {store.stat().st_size / 1024:.2f} KiB)
+store    run.db (schema 4, {store.stat().st_size / 1024:.2f} KiB)
 stowage  0.1.0
 torch    2.11.0
 device   cpu
 clock    steady_clock
+sizes    as the allocator recorded them
 dropped  12 records
 date     2023-11-14 22:15:20 UTC
 
@@ -53,7 +54,7 @@ def test_info_says_why_a_run_is_not_planned(stowage: Stowage, store: Path) -> No
 
 def test_info_keeps_the_newest_runs(stowage: Stowage, store: Path) -> None:
     out = shown(stowage, "info", "run.db", "--limit", "1", note="stowage: 1 of 3 runs; --limit 0 shows all\n")
-    assert [line.split()[:2] for line in out.splitlines()[8:]] == [["run", "name"], ["3", "step"]]
+    assert [line.split()[:2] for line in out.splitlines()[9:]] == [["run", "name"], ["3", "step"]]
 
 
 def test_ops(stowage: Stowage, store: Path) -> None:
@@ -215,7 +216,7 @@ RUN = {
     "planned_peak_bytes": 13 * MIB + 4, "program_peak_bytes": 16 * MIB + 4, "bound_bytes": 13 * MIB + 4,
     "order_status": "optimal", "arena_bytes": 10 * MIB, "arena_bound_bytes": 10 * MIB, "layout_status": "optimal",
     "planning_ns": 1_500_000, "device": "cpu", "torch_version": "2.11.0", "stowage_version": "0.1.0",
-    "clock": "steady_clock",
+    "clock": "steady_clock", "alignment_bytes": 64, "size_mismatches": 0, "compared_sizes": 0,
 }
 
 
@@ -223,9 +224,10 @@ def test_info_json(stowage: Stowage, store: Path) -> None:
     answer = parsed(stowage, "info", "run.db")
     runs = answer.pop("runs")
     assert answer == {
-        "store": "run.db", "schema": 3, "size_bytes": store.stat().st_size, "dropped_records": 12,
+        "store": "run.db", "schema": 4, "size_bytes": store.stat().st_size, "dropped_records": 12,
         "first_unix_ns": 1_700_000_000_000_000_000, "last_unix_ns": 1_700_000_120_000_000_000,
         "stowage_version": ["0.1.0"], "torch_version": ["2.11.0"], "device": ["cpu"], "clock": ["steady_clock"],
+        "allocations": 6, "cupti_sizes": 0, "compared_sizes": 0, "size_mismatches": 0,
     }
     assert [run["run_id"] for run in runs] == [1, 2, 3]
     assert runs[1] == RUN
@@ -238,7 +240,7 @@ def test_ops_json(stowage: Stowage, store: Path) -> None:
     assert answer["ops"][1] == {
         "step": 1, "op": 2, "name": "c", "kind": "aten::mean", "scope": "net", "source": "net.py:9",
         "start_ns": 3_500_000, "duration_ns": 40_500, "allocated_bytes": MIB, "freed_bytes": 4 * MIB,
-        "live_bytes": 8 * MIB + 4, "live_after_bytes": 4 * MIB + 4,
+        "live_bytes": 8 * MIB + 4, "live_after_bytes": 4 * MIB + 4, "device_ns": None, "kernels": None,
     }
     assert [op["live_after_bytes"] // MIB for op in answer["ops"]] == [7, 4, 12, 5, 3, 3]
 
@@ -358,7 +360,7 @@ def test_it_starts_without_importing_torch(store: Path) -> None:
     assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "False")
 
 
-@pytest.mark.parametrize("command", ["", "info", "ops", "tensors", "peak", "plan", "sql"])
+@pytest.mark.parametrize("command", ["", "info", "ops", "kernels", "tensors", "peak", "plan", "sql"])
 def test_help_has_an_example(stowage: Stowage, command: str) -> None:
     out = shown(stowage, *filter(None, [command]), "--help", note="")
     assert out.startswith(f"Usage: stowage {command}".rstrip())

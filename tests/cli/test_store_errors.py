@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.sample_store import SCHEMA, Stowage, change_store, make_store
+from cli.sample_store import ON_CUDA, SCHEMA, Stowage, change_store, make_store
 
 from stowage.store import SCHEMA_VERSION, Store
 
@@ -26,7 +26,8 @@ def refuse(stowage: Stowage, *arguments: str) -> str:
     return result.stderr.removeprefix("stowage: ").rstrip("\n")
 
 
-@pytest.mark.parametrize("command", [["info"], ["ops"], ["ops", "--planned"], ["tensors"], ["peak"], ["plan"]])
+@pytest.mark.parametrize("command", [["info"], ["ops"], ["ops", "--planned"], ["kernels"], ["tensors"], ["peak"],
+                                     ["plan"]])
 def test_every_command_refuses_a_missing_file(stowage: Stowage, command: list[str]) -> None:
     expected = "cannot open store 'nowhere.db': no such file; check the path"
     assert refuse(stowage, command[0], "nowhere.db", *command[1:]) == expected
@@ -67,16 +68,16 @@ def test_truncated_store(stowage: Stowage, store: Path) -> None:
 
 
 def test_newer_schema(stowage: Stowage, store: Path) -> None:
-    change_store(store, "PRAGMA user_version = 4")
+    change_store(store, "PRAGMA user_version = 5")
     assert refuse(stowage, "info", "run.db") == (
-        "cannot open store 'run.db': schema 4, this build reads 3; profile again into another file or use a newer "
+        "cannot open store 'run.db': schema 5, this build reads 4; profile again into another file or use a newer "
         "stowage")
 
 
 def test_older_schema(stowage: Stowage, store: Path) -> None:
     change_store(store, "PRAGMA user_version = 1")
     assert refuse(stowage, "info", "run.db") == (
-        "cannot open store 'run.db': schema 1, this build reads 3; train with it once, which migrates it")
+        "cannot open store 'run.db': schema 1, this build reads 4; train with it once, which migrates it")
 
 
 def test_store_without_runs(stowage: Stowage, tmp_path: Path) -> None:
@@ -103,11 +104,20 @@ def test_run_without_a_plan(stowage: Stowage, store: Path, command: list[str]) -
     ("UPDATE allocations SET free_op = 6 WHERE allocation = 0", "allocations name op 6"),
     ("UPDATE plan_order SET op = 77 WHERE step = 2", "plan_order name op 77"),
     ("DELETE FROM tensors WHERE tensor = 8", "uses name tensor 8"),
+    (f"{ON_CUDA}; UPDATE kernels SET op = 8 WHERE kernel = 1", "kernels name op 8"),
+    (f"{ON_CUDA}; UPDATE copies SET op = 9 WHERE copy = 1", "copies name op 9"),
+    (f"{ON_CUDA}; UPDATE device_memory SET op = -1 WHERE change = 1", "device_memory name op -1"),
+    (f"{ON_CUDA}; UPDATE device_memory SET allocation = 6 WHERE change = 1", "device_memory name allocation 6"),
 ])
 def test_rows_that_name_what_is_not_there(stowage: Stowage, store: Path, change: str, finding: str) -> None:
     change_store(store, change)
     assert refuse(stowage, "peak", "run.db") == (
         f"cannot read run 2 of store 'run.db': {finding}, which is not there; {DAMAGED}")
+
+
+def test_run_without_kernels(stowage: Stowage, store: Path) -> None:
+    assert refuse(stowage, "kernels", "run.db") == (
+        "cannot show the kernels of run 2 in store 'run.db': it has none; profile on CUDA, where CUPTI may be used")
 
 
 def test_missing_table(stowage: Stowage, store: Path) -> None:
@@ -215,8 +225,9 @@ def test_unreadable_file(open_folder: Path) -> None:
 
 
 def test_whatever_bytes_are_wrong_the_answer_is_a_line(stowage: Stowage, store: Path) -> None:
+    change_store(store, ON_CUDA)
     whole = store.read_bytes()
-    commands = (["info"], ["ops"], ["ops", "--planned"], ["tensors"], ["peak"], ["plan"])
+    commands = (["info"], ["ops"], ["ops", "--planned"], ["kernels"], ["tensors"], ["peak"], ["plan"])
     refused = 0
     for seed in range(200):
         chance = random.Random(seed)

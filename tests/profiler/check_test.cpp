@@ -47,6 +47,21 @@ TEST(FindContradiction, NamesTheRowOfARun) {
       {[](auto& run) { run.reuses[0].input = -1; }, "reuse 0 names tensor -1 of 7"},
       {[](auto& run) { run.reuses[0].input = 5; }, "reuse 0 is of itself"},
       {[](auto& run) { run.reuses[0].position = -1; }, "reuse 0 has a wrong position"},
+      {[](auto& run) { run.alignment_bytes = 0; }, "run 0 has no alignment"},
+      {[](auto& run) { run.kernels[1].op = 4; }, "kernel 1 names op 4 of 4"},
+      {[](auto& run) { run.kernels[0].duration_ns = -1; }, "kernel 0 has a negative duration"},
+      {[](auto& run) { run.copies[0].op = -2; }, "copy 0 names op -2 of 4"},
+      {[](auto& run) { run.copies[1].size_bytes = -1; }, "copy 1 has a negative size"},
+      {[](auto& run) { run.copies[1].duration_ns = -1; }, "copy 1 has a negative duration"},
+      {[](auto& run) { run.device_memory[0].op = 9; }, "device memory change 0 names op 9 of 4"},
+      {[](auto& run) { run.device_memory[1].size_bytes = -4; }, "device memory change 1 has a negative size"},
+      {[](auto& run) { run.device_memory[0].allocation = 4; }, "device memory change 0 names allocation 4 of 4"},
+      {[](auto& run) { run.device_memory[2].allocation = 2; }, "device memory change 2 makes allocation 2 again"},
+      {[](auto& run) { run.allocations[2].source = AllocationSource::kCupti; },
+       "allocation 2 has a size of CUPTI's that CUPTI did not see"},
+      {[](auto& run) { run.allocations[0].source = AllocationSource::kCupti; },
+       "allocation 0 has a size of CUPTI's that CUPTI did not see"},
+      {[](auto& run) { run.size_mismatches = 0; }, "run 0 counts 0 of 1 unlike sizes"},
   };
   for (const BrokenRun& broken : cases) {
     profiler::Run run = sample_run();

@@ -152,6 +152,12 @@ TEST_F(DamagedStore, RowsThatContradictOneAnother) {
       {"UPDATE points SET of_tensor = 7 WHERE point = 2", "the plan of run 1", "point 2 names tensor 7 of 7"},
       {"UPDATE points SET of_tensor = NULL", "the plan of run 1", "point 2 takes a tensor's memory by half"},
       {"UPDATE reuses SET of_tensor = tensor", "run 1", "reuse 0 is of itself"},
+      {"UPDATE kernels SET op = 4 WHERE kernel = 1", "run 1", "kernel 1 names op 4 of 4"},
+      {"UPDATE copies SET kind = 'move'", "run 1",
+       "'move' is none of 'host_to_device', 'device_to_host', 'device_to_device', 'peer_to_peer', 'other', 'set'"},
+      {"UPDATE device_memory SET allocation = 7 WHERE change = 0", "run 1",
+       "device memory change 0 names allocation 7 of 4"},
+      {"UPDATE runs SET size_mismatches = 2", "run 1", "run 0 counts 2 of 1 unlike sizes"},
   };
   for (const Tampering& tampering : cases) {
     std::filesystem::remove(path());

@@ -153,6 +153,20 @@ TEST_F(StoreTest, ViewsAnswerTheCommonQuestions) {
             "4:768 3:512 1:256 0:128 2:0");
 }
 
+TEST_F(StoreTest, ViewsTellWhatTheDeviceDid) {
+  Store(path(), kReadWrite).write_run(sample_run());
+  const auto rows = [&](const std::string& columns, const std::string& view) {
+    return tamper(path(), "SELECT group_concat(row, ', ') FROM (SELECT format(" + columns + ") AS row FROM " + view +
+                              " WHERE run_id = 1)");
+  };
+  // CUPTI saw two of four allocations; a was asked of the driver in another size.
+  EXPECT_EQ(rows("'%d %s op %d: %d %d', allocation, name, op, allocator_bytes, cupti_bytes", "size_sources"),
+            "2 a op 1: 512 768, 3 s op 2: 4 4");
+  // A kernel in op 0; a kernel and a fill in op 3; what no op launched is not there.
+  EXPECT_EQ(rows("'%d %s: %d %d %d %d', op, name, kernels, kernel_ns, copies, copy_ns", "op_device_time"),
+            "0 h: 1 300 0 0, 3 w.1: 1 20 1 5");
+}
+
 TEST_F(StoreTest, RefusesToWriteWhatContradictsItself) {
   Store store(path(), kReadWrite);
   profiler::Run run = sample_run();
@@ -223,7 +237,7 @@ TEST_F(StoreTest, MigratesAnOlderFileAndKeepsItsRuns) {
                      "(5, 'old', 'hash', '()', 'cpu', '2.11.0', '0.0.9', 'steady_clock', 1, 1, 0, 1, 2, 3, 'graph')");
   EXPECT_EQ(
       store_error([&] { Store store(path()); }),
-      "cannot open store '" + path() + "': schema 1, this build reads 3; open it for writing once, which migrates it");
+      "cannot open store '" + path() + "': schema 1, this build reads 4; open it for writing once, which migrates it");
 
   Store store(path(), kReadWrite);
   EXPECT_EQ(store.read_run(5).name, "old");
@@ -233,7 +247,7 @@ TEST_F(StoreTest, MigratesAnOlderFileAndKeepsItsRuns) {
   EXPECT_EQ(store.read_plan(5), plan);
   Store(path("new.db"), kReadWrite);
   EXPECT_EQ(tamper(path(), kDumpSchema), tamper(path("new.db"), kDumpSchema));
-  EXPECT_EQ(tamper(path(), "PRAGMA user_version"), "3");
+  EXPECT_EQ(tamper(path(), "PRAGMA user_version"), "4");
 }
 
 TEST_F(StoreTest, PlansOfVersion2StayReadableAndAreFollowedNoMore) {
@@ -263,6 +277,21 @@ TEST_F(StoreTest, PlansOfVersion2StayReadableAndAreFollowedNoMore) {
   EXPECT_EQ(store.find_plan(key), std::nullopt);
 }
 
+TEST_F(StoreTest, PlansOfVersion3AreStillFollowed) {
+  tamper(path(), schema_section(1) + schema_section(2) + schema_section(3) +
+                     "INSERT INTO runs VALUES (1, 'old', '9f86d081', '(Float[4, 8])', 'cpu', '2.11.0', '0.1.0', "
+                     "'steady_clock', 1, 1, 0, 1, 2, 3, '', '2');"
+                     "INSERT INTO plans VALUES (1, 64, 64, 64, 'optimal', 64, 64, 'optimal', 5, '')");
+  Store store(path(), kReadWrite);
+  const std::optional<PlannedRun> found = store.find_plan(sample_run().key);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->run.alignment_bytes, 64);
+  EXPECT_EQ(found->run.size_mismatches, 0);
+  EXPECT_EQ(found->run.device_memory, std::vector<DeviceMemoryRecord>{});
+  const std::int64_t id = store.write_run(sample_run());
+  EXPECT_EQ(store.read_run(id), sample_run());
+}
+
 TEST_F(StoreTest, AMigrationThatFailsLeavesTheFileAsItWas) {
   tamper(path(), schema_section(1) + "CREATE VIEW planned_peak AS SELECT 1");
   const std::string before = tamper(path(), kDumpSchema);
@@ -276,10 +305,10 @@ TEST_F(StoreTest, AMigrationThatFailsLeavesTheFileAsItWas) {
 
 TEST_F(StoreTest, RefusesANewerSchema) {
   Store(path(), kReadWrite);
-  tamper(path(), "PRAGMA user_version = 4");
+  tamper(path(), "PRAGMA user_version = 5");
   const std::string expected =
       "cannot open store '" + path() +
-      "': schema 4, this build reads 3; profile again into another file or use a newer stowage";
+      "': schema 5, this build reads 4; profile again into another file or use a newer stowage";
   EXPECT_EQ(store_error([&] { Store store(path()); }), expected);
   EXPECT_EQ(store_error([&] { Store store(path(), kReadWrite); }), expected);
 }

@@ -13,8 +13,8 @@
 
 namespace stowage::profiler {
 
-/// h = matmul(x, w); a = relu(h); s = sum(a); w -= s, with a workspace in the matmul. Every field is set, to a value
-/// of its own where it can be.
+/// h = matmul(x, w); a = relu(h); s = sum(a); w -= s, with a workspace in the matmul. CUPTI saw s as it was asked for,
+/// a with another size. Every field is set, to a value of its own where it can be.
 inline Run sample_run() {
   Run run;
   run.key = {
@@ -23,6 +23,7 @@ inline Run sample_run() {
   run.clock = "steady_clock";
   run.created_unix_ns = 1'700'000'000'123'456'789;
   run.execution = 2;
+  run.alignment_bytes = 512;
   run.graph_text = "graph(%x, %w):\n  return (%s)\n";
   run.duration_ns = 9'000;
   run.peak_bytes = 1'664;
@@ -83,6 +84,38 @@ inline Run sample_run() {
       allocation(6, 2, 0, 4, 5, kNone, kNone),
   };
   run.reuses = {{.op = 1, .output = 5, .input = 3, .position = 0, .layout = -0x123456789abcdef}};
+  run.kernels = {
+      {.op = 0, .name = "gemm<float>", .start_ns = 40, .duration_ns = 300, .stream = 7},
+      {.op = 3, .name = "sub", .start_ns = 620, .duration_ns = 20, .stream = 8},
+      {.op = kNone, .name = "reduce", .start_ns = -9, .duration_ns = 0, .stream = 0},
+  };
+  run.copies = {
+      {.op = 3, .kind = CopyKind::kSet, .size_bytes = 256, .start_ns = 640, .duration_ns = 5, .stream = 7},
+      {.op = kNone, .kind = CopyKind::kPeerToPeer, .size_bytes = 128, .start_ns = 1, .duration_ns = 2, .stream = 9},
+  };
+  using MemoryKind = DeviceMemoryRecord::Kind;
+  run.device_memory = {
+      {.op = 1,
+       .kind = MemoryKind::kAllocate,
+       .address = 0x7f00'0000'0200,
+       .size_bytes = 768,
+       .time_ns = 430,
+       .allocation = 2},
+      {.op = kNone, .kind = MemoryKind::kAllocate, .address = 0xffff'ffff'ffff'0000, .size_bytes = 1, .time_ns = 431},
+      {.op = 2,
+       .kind = MemoryKind::kAllocate,
+       .address = 0x7f00'0000'0600,
+       .size_bytes = 4,
+       .time_ns = 510,
+       .allocation = 3},
+      {.op = 2,
+       .kind = MemoryKind::kFree,
+       .address = 0x7f00'0000'0200,
+       .size_bytes = 768,
+       .time_ns = 520,
+       .allocation = 2},
+  };
+  run.size_mismatches = 1;
   return run;
 }
 
