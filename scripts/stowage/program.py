@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +30,16 @@ class Program:
     takes: list[int]
     constants: list[Any]
     grad_mode: bool  # no value requires a gradient, but oneDNN's LSTM keeps what its backward needs in this mode only
+    profiled: bool  # by TorchScript, at the first call; on CUDA it would fuse ops then
+    compiled: bool = False
+
+    def run(self, values: list[Any]) -> torch.Tensor:
+        """Runs the step on its values, and returns the loss."""
+        as_is = self.compiled or self.profiled
+        with torch.set_grad_enabled(self.grad_mode), nullcontext() if as_is else torchscript.unprofiled():
+            loss = self.function(*[values[index] for index in self.takes])
+        self.compiled = True
+        return loss
 
 
 @dataclass
@@ -99,6 +110,7 @@ def compile_step(
         takes=takes,
         constants=[value for _, value in trace.constants],
         grad_mode=any(node.target is aten.mkldnn_rnn_layer.default for node in graph.nodes),
+        profiled=tensors[0].device.type == "cpu",
     )
 
 

@@ -8,7 +8,9 @@ overload that was traced, values keep the names of the FX nodes, and the printed
 from __future__ import annotations
 
 import operator
-from typing import Any
+import threading
+from contextlib import contextmanager
+from typing import Any, Iterator
 
 import torch
 
@@ -38,6 +40,33 @@ def to_function(graph: torch.fx.Graph, label: str = "") -> torch.jit.ScriptFunct
         mark.s_("name", label)
         ir.prependNode(mark)
     return torch._C._create_function_from_graph("step", ir)
+
+
+_first_calls_lock = threading.Lock()
+_first_calls = 0  # that run right now
+_users_profiled_runs = 0
+
+
+@contextmanager
+def unprofiled() -> Iterator[None]:
+    """For the first call of a function: TorchScript compiles it there and then, without having profiled it.
+
+    From the types that a profiled run shows it would fuse pointwise ops on CUDA, which rounds in another way than eager,
+    and it would then find no schema for an op that is given an undefined tensor (2.11). The setting belongs to the
+    process, and TorchScript reads it at the first call of each function alone.
+    """
+    global _first_calls, _users_profiled_runs
+    with _first_calls_lock:
+        if _first_calls == 0:
+            _users_profiled_runs = torch._C._jit_set_num_profiled_runs(0)
+        _first_calls += 1
+    try:
+        yield
+    finally:
+        with _first_calls_lock:
+            _first_calls -= 1
+            if _first_calls == 0:
+                torch._C._jit_set_num_profiled_runs(_users_profiled_runs)
 
 
 class _Builder:
@@ -93,6 +122,10 @@ class _Builder:
         """The graph value of an argument `given` where the schema wants `kind`."""
         if isinstance(given, torch.fx.Node):
             return self.values[given]
+        if given is None and kind.kind() == "TensorType":  # autograd passes undefined tensors where a schema has no '?'
+            undefined = self.ir.create("prim::AutogradZero", 1)
+            self.ir.appendNode(undefined)
+            return undefined.output()
         if given is None:
             return self.ir.insertConstant(None)
         if kind.kind() == "OptionalType":

@@ -97,6 +97,7 @@ def trace(
     names = [f"input_{index}" for index in range(n_inputs)]
     names += [f"target_{index}" for index in range(len(batch) - n_inputs)]
     names += ["p_" + bare(name) for name in params] + ["b_" + bare(name) for name in buffers]
+    _refuse_several_devices(traced.graph, params)
     graph, placeholders, constants, (loss, *outputs) = _tidy(traced, names)
     first_buffer = len(batch) + len(params)
     buffer_nodes = placeholders[first_buffer:]
@@ -111,6 +112,19 @@ def trace(
         reassigned=[(buffer_nodes[index], value) for index, value in zip(reassigned, outputs[len(params) :])],
         modules=modules,
     )
+
+
+def _refuse_several_devices(graph: torch.fx.Graph, params: dict[str, torch.Tensor]) -> None:
+    """The CPU may hold a batch or numbers that the forward moves; parameters and computing belong on one device."""
+    devices = {param.device for param in params.values()}
+    for node in graph.nodes:
+        values = node.meta.get("val")
+        for value in values if isinstance(values, (list, tuple)) else (values,):
+            if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+                devices.add(value.device)
+    if len(devices) > 1:
+        names = " and ".join(sorted(f"'{device}'" for device in devices))
+        raise CaptureError(f"it uses the devices {names}", "put it on one")
 
 
 def _gradients(loss: Any, leaves: dict[str, torch.Tensor], sources: set[int]) -> list[torch.Tensor | None]:
@@ -173,6 +187,13 @@ def _tidy(traced: torch.fx.GraphModule, names: list[str]) -> tuple[torch.fx.Grap
         if node.target in (aten.detach.default, aten.alias.default, aten.lift_fresh.default) and not reshapes:
             made[node] = made[node.args[0]]
             continue
+        if _moves_literal(node):
+            # On the device once: a copy from the host's memory makes every step wait.
+            literal = getattr(traced, node.args[0].args[0].target)
+            moved = graph.placeholder(f"c_{len(constants)}")
+            constants.append((moved, node.target(_constant(literal), *node.args[1:], **node.kwargs)))
+            made[node] = graph.call_function(aten.lift_fresh_copy.default, (moved,))
+            continue
         made[node] = graph.node_copy(node, made.__getitem__)
         if node.target is aten.native_batch_norm.default and node.args[3] is not None:
             made[node].target = aten._native_batch_norm_legit.default  # the same kernel
@@ -181,6 +202,14 @@ def _tidy(traced: torch.fx.GraphModule, names: list[str]) -> tuple[torch.fx.Grap
         elif node.target in _SUMS and type(node.args[1]) is int and node.args[1] == 0:
             made[node].update_arg(1, zero)  # PeepholeOptimize would drop it, but -0.0 + 0 is 0.0
     return graph, placeholders, constants, [made.get(value) for value in nodes[-1].args[0]]
+
+
+def _moves_literal(node: torch.fx.Node) -> bool:
+    """Whether `node` does no more than move or convert what `torch.tensor(...)` says in the forward."""
+    if node.target is not aten._to_copy.default:
+        return False
+    fresh = node.args[0]
+    return fresh.target is aten.lift_fresh_copy.default and fresh.args[0].op == "get_attr" and len(fresh.users) == 1
 
 
 def _constant(value: Any) -> torch.Tensor:

@@ -17,8 +17,8 @@ parameter group. Numbers such as the learning rate are inputs of the graph.
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
-from typing import Any, Callable
+from contextlib import ExitStack, contextmanager
+from typing import Any, Callable, Iterator
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -34,6 +34,10 @@ MAX_GRAPHS = 16
 
 aten = torch.ops.aten
 _PLAIN = {bool, int, float, str}
+_AUTOCAST_KINDS = ("cpu", "cuda")
+_RECORDED = CaptureError(
+    "a CUDA graph is being recorded, which would repeat this step's learning rate and step count", "record none"
+)
 
 
 def capture(
@@ -91,7 +95,7 @@ class _Now:
             tuple(map(_layout, self.buffers)),
             tuple(groups),
             optimizers.options(optimizer),
-            tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")),
+            tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCAST_KINDS),
         )
 
     def _walk(self, whole: tracing.Whole) -> list:
@@ -140,6 +144,10 @@ class Step:
 
     def __call__(self, inputs: Any, targets: Any) -> torch.Tensor:
         now = _Now(self._whole, self.optimizer, inputs, targets)
+        if _records_cuda_graph():
+            self.captured = False
+            self._refuse(_RECORDED, _RECORDED)
+            return self._run_eager(now)
         program, updates, scalars = self._program(now)
         return self._run_eager(now) if program is None else self._run(now, program, updates, scalars)
 
@@ -230,8 +238,8 @@ class Step:
         values += [param.grad for param in now.params]
         values += [state[name] for update, state in zip(updates, states) for name in rule.tensors(update.group)]
         values += [float(number) for group in scalars for number in group.values()]
-        with torch.set_grad_enabled(program.grad_mode), _no_autocast(now.params[0].device.type):
-            loss = program.function(*[values[index] for index in program.takes])
+        with _no_autocast():
+            loss = program.run(values)
         for update, state in zip(updates, states):  # only now: a step that raises makes no state
             if state:
                 known[now.params[update.slot]].update(state)
@@ -257,6 +265,15 @@ def _layout(tensor: torch.Tensor) -> tuple:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def _no_autocast(kind: str) -> Any:
+@contextmanager
+def _no_autocast() -> Iterator[None]:
     """The graph holds autocast's casts already."""
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    with ExitStack() as modes:
+        for kind in _AUTOCAST_KINDS:
+            if torch.is_autocast_enabled(kind):
+                modes.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+def _records_cuda_graph() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
