@@ -131,7 +131,8 @@ bool PlannedAllocator::record_stream(const void* pointer, Stream stream) {
     arena->use_on(pointer, stream);
     return true;
   }
-  return false;
+  const auto watched = ledger_.find(const_cast<void*>(pointer));
+  return watched != ledger_.end() && watched->second.direct;
 }
 
 /// Empty where one of them cannot be recorded now: `settle` tries again.

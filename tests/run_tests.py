@@ -23,8 +23,11 @@ JOBS = str(os.cpu_count() or 1)
 SOURCE_ROOMS = ("solver", "profiler", "plugin")
 # What each sanitizer preset runs; the solver has a single thread.
 SANITIZERS = {"asan": SOURCE_ROOMS, "tsan": ("profiler", "plugin")}
+# Rooms whose Python tests run on dry CUDA, in a process of their own, and where the dev build has it.
+DRY_ROOMS = ("cuda", "drycuda")
+DRY_CUDA = BUILD / "dev/tests/drycuda"
 # Rooms whose Python tests look at the dev build.
-NEEDS_DEV_BUILD = ("install",)
+NEEDS_DEV_BUILD = ("install", *DRY_ROOMS)
 
 
 @dataclass
@@ -135,11 +138,11 @@ def run_ctest(preset: str, rooms: list[str], expression: str | None) -> Tally:
     return read_junit(junit, run(*command))
 
 
-def run_pytest(rooms: list[str], expression: str | None, fast: bool) -> Tally:
-    say("pytest")
-    junit = BUILD / "pytest-results.xml"
+def run_pytest(rooms: list[str], expression: str | None, fast: bool, launcher: tuple[str | Path, ...] = ()) -> Tally:
+    say("pytest on dry CUDA" if launcher else "pytest")
+    junit = BUILD / ("pytest-dry-results.xml" if launcher else "pytest-results.xml")
     junit.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "--junit-xml", junit, "--durations=5", "--durations-min=5"]
+    command = [*launcher, sys.executable, "-m", "pytest", "--junit-xml", junit, "--durations=5", "--durations-min=5"]
     if fast:
         command += ["-m", "not slow"]
     if expression:
@@ -147,6 +150,15 @@ def run_pytest(rooms: list[str], expression: str | None, fast: bool) -> Tally:
     succeeded = run(*command, *(ROOT / "tests" / room for room in rooms))
     no_test_matched = expression is not None and junit.exists() and not list(ElementTree.parse(junit).iter("testcase"))
     return read_junit(junit, succeeded or no_test_matched)
+
+
+def run_dry_pytest(rooms: list[str], expression: str | None, fast: bool) -> Tally:
+    if not (DRY_CUDA / "libdrycuda.so").exists():
+        say("pytest on dry CUDA")
+        print("skipped: torch was not built for CUDA, so that there is no dry CUDA")
+        return Tally(skipped=1)
+    launcher = ("env", f"DRYCUDA_DIR={DRY_CUDA}", ROOT / "scripts/drycuda")
+    return run_pytest(rooms, expression, fast, launcher)
 
 
 def cpp_rooms() -> list[str]:
@@ -191,8 +203,12 @@ def main() -> int:
             total += run_ctest("dev", cpp, options.k)
     if static_checks and not options.fast:
         total += check_tidy()
-    if python:
-        total += run_pytest(python, options.k, options.fast)
+    plain = [room for room in python if room not in DRY_ROOMS]
+    dry = [room for room in python if room in DRY_ROOMS]
+    if plain:
+        total += run_pytest(plain, options.k, options.fast)
+    if dry:
+        total += run_dry_pytest(dry, options.k, options.fast)
     for preset, rooms in SANITIZERS.items():
         checked = [room for room in cpp if room in rooms]
         if checked and not options.fast:
