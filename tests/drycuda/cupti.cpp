@@ -10,9 +10,9 @@
 #include "tests/drycuda/cupti_library.h"
 #include "tests/drycuda/cupti_records.h"
 
-using drycuda::cupti::external_ids;
 using drycuda::cupti::library;
 using drycuda::cupti::Library;
+using drycuda::cupti::thread_state;
 
 namespace {
 
@@ -154,13 +154,13 @@ CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext, std::uint32_t, std::siz
 
 CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind kind, std::uint64_t id) {
   if (!is_external(kind)) return CUPTI_ERROR_INVALID_PARAMETER;
-  external_ids()[kind].push_back(id);
+  thread_state().external_ids[kind].push_back(id);
   return CUPTI_SUCCESS;
 }
 
 CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind kind, std::uint64_t* last) {
   if (!is_external(kind)) return CUPTI_ERROR_INVALID_PARAMETER;
-  auto& ids = external_ids()[kind];
+  auto& ids = thread_state().external_ids[kind];
   if (ids.empty()) return CUPTI_ERROR_QUEUE_EMPTY;
   if (last != nullptr) *last = ids.back();
   ids.pop_back();

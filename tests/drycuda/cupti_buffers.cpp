@@ -70,8 +70,9 @@ void Buffers::give_back_full(bool forced) {
       full_.begin(), full_.end(), [&](const Buffer& buffer) { return !forced && buffer.complete_ns > now_ns; });
   const std::vector<Buffer> ready(first_ready, full_.end());
   full_.erase(first_ready, full_.end());
-  // The client may call back, and so change what is held.
-  for (const Buffer& buffer : ready) complete_(nullptr, 0, buffer.data, buffer.size_bytes, buffer.used_bytes);
+  // The client may call back, and so change what is held and who is called.
+  const auto complete = complete_;
+  for (const Buffer& buffer : ready) complete(nullptr, 0, buffer.data, buffer.size_bytes, buffer.used_bytes);
 }
 
 std::uint64_t Buffers::take_dropped() { return std::exchange(dropped_, 0); }

@@ -11,9 +11,7 @@
 #include "tests/drycuda/cupti_names.h"
 
 using drycuda::cupti::library;
-using drycuda::cupti::Subscriber;
-
-struct CUpti_Subscriber_st : Subscriber {};
+using Subscriber = CUpti_Subscriber_st;
 
 namespace {
 
@@ -33,7 +31,7 @@ CUptiResult subscribe(CUpti_SubscriberHandle* handle, CUpti_CallbackFunc callbac
     }
     return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
   }
-  auto* made = new CUpti_Subscriber_st;
+  auto* made = new Subscriber;
   made->callback = callback;
   made->user_data = user_data;
   if (parameters != nullptr && parameters->subscriberName != nullptr) {

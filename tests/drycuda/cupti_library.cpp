@@ -66,9 +66,9 @@ Library& library() {
   return *instance;
 }
 
-std::array<std::vector<std::uint64_t>, CUPTI_EXTERNAL_CORRELATION_KIND_SIZE>& external_ids() {
-  static thread_local std::array<std::vector<std::uint64_t>, CUPTI_EXTERNAL_CORRELATION_KIND_SIZE> ids;
-  return ids;
+ThreadState& thread_state() {
+  static thread_local ThreadState state;
+  return state;
 }
 
 }  // namespace drycuda::cupti
@@ -109,5 +109,5 @@ void drycupti_reset() {
   const std::lock_guard lock(library().mutex);
   library().reset();
   library().faults = {};
-  for (auto& ids : drycuda::cupti::external_ids()) ids.clear();
+  drycuda::cupti::thread_state() = {};
 }

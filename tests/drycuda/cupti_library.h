@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,13 +32,17 @@ class ApiFilter {
   std::set<CUpti_CallbackId> exceptions_;
 };
 
-/// The one client of the callback API.
-struct Subscriber {
+}  // namespace drycuda::cupti
+
+/// The one client of the callback API. CUPTI's header has the name.
+struct CUpti_Subscriber_st {
   CUpti_CallbackFunc callback = nullptr;
   void* user_data = nullptr;
   std::string name;
-  std::map<CUpti_CallbackDomain, ApiFilter> enabled;
+  std::map<CUpti_CallbackDomain, drycuda::cupti::ApiFilter> enabled;
 };
+
+namespace drycuda::cupti {
 
 /// What tests ask for.
 struct Faults {
@@ -46,7 +51,7 @@ struct Faults {
   std::int64_t wrong_size_of = -1;
 };
 
-/// All that CUPTI knows in this process but for the external ids, which belong to threads.
+/// All that CUPTI knows in this process but for what belongs to threads.
 struct Library {
   /// Held while the client's buffer callbacks run, as CUPTI's own is: a client that takes a lock there which it holds
   /// when it calls CUPTI may deadlock.
@@ -58,7 +63,7 @@ struct Library {
   Clock clock;
   bool buffer_per_thread = true;
   std::map<CUpti_ActivityAttribute, std::uint64_t> attributes;
-  Subscriber* subscriber = nullptr;
+  CUpti_SubscriberHandle subscriber = nullptr;
   std::set<std::string> names;  ///< of kernels: records point to them, so they are never removed
   Faults faults;
 
@@ -71,8 +76,13 @@ struct Library {
 /// Never destroyed: threads may still call CUDA when the process ends.
 Library& library();
 
-/// What is pushed on this thread, a stack for each kind.
-std::array<std::vector<std::uint64_t>, CUPTI_EXTERNAL_CORRELATION_KIND_SIZE>& external_ids();
+struct ThreadState {
+  std::array<std::vector<std::uint64_t>, CUPTI_EXTERNAL_CORRELATION_KIND_SIZE> external_ids;  ///< a stack for each kind
+  std::optional<std::uint32_t> last_call;  ///< correlation id: the launch of a graph is one call, and many activities
+};
+
+/// Of the calling thread.
+ThreadState& thread_state();
 
 /// Records `activity` as far as its kinds are enabled, and calls the subscriber.
 void observe(const Activity& activity);

@@ -33,8 +33,9 @@ void record_call(const Activity& activity, Times times) {
     if (!lib.driver.records(cbid)) return;
   }
   if (lib.enabled[CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION]) {
-    for (std::size_t external = 0; external < external_ids().size(); ++external) {
-      const auto& ids = external_ids()[external];
+    const auto& stacks = thread_state().external_ids;
+    for (std::size_t external = 0; external < stacks.size(); ++external) {
+      const auto& ids = stacks[external];
       if (ids.empty()) continue;
       append(external_record(activity.correlation, static_cast<CUpti_ExternalCorrelationKind>(external), ids.back()),
              0);
@@ -79,10 +80,10 @@ void call_subscriber(const Activity& activity, CUpti_CallbackDomain domain, CUpt
   data.correlationData = &correlation_data;
   data.correlationId = activity.correlation;
   for (const auto site : {CUPTI_API_ENTER, CUPTI_API_EXIT}) {
-    Subscriber called;
+    CUpti_Subscriber_st called;
     {
       const std::lock_guard lock(library().mutex);
-      const Subscriber* subscriber = library().subscriber;
+      const CUpti_Subscriber_st* subscriber = library().subscriber;
       if (subscriber == nullptr) return;
       const auto filter = subscriber->enabled.find(domain);
       if (filter == subscriber->enabled.end() || !filter->second.records(cbid)) continue;
@@ -97,11 +98,13 @@ void call_subscriber(const Activity& activity, CUpti_CallbackDomain domain, CUpt
 }  // namespace
 
 void observe(const Activity& activity) {
+  const bool new_call = thread_state().last_call != activity.correlation;
+  thread_state().last_call = activity.correlation;
   {
     const std::lock_guard lock(library().mutex);
     const Clock& clock = library().clock;
     const std::uint64_t now_ns = device_now_ns();
-    record_call(activity, {clock.timestamp(now_ns - kCallNs), clock.timestamp(now_ns)});
+    if (new_call) record_call(activity, {clock.timestamp(now_ns - kCallNs), clock.timestamp(now_ns)});
     const Times times{clock.timestamp(activity.start_ns), clock.timestamp(activity.end_ns)};
     if (activity.kind == ActivityKind::kAllocate || activity.kind == ActivityKind::kFree) {
       record_memory(activity, times);
@@ -109,7 +112,7 @@ void observe(const Activity& activity) {
       record_device(activity, times);
     }
   }
-  call_subscriber(activity, CUPTI_CB_DOMAIN_RUNTIME_API, runtime_cbid(activity.kind));
+  if (new_call) call_subscriber(activity, CUPTI_CB_DOMAIN_RUNTIME_API, runtime_cbid(activity.kind));
 }
 
 }  // namespace drycuda::cupti

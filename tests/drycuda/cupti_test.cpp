@@ -102,6 +102,16 @@ TEST_F(Cupti, RecordsTheCallOnTheThreadThatMadeIt) {
   EXPECT_EQ(calls[0].returnValue, 0U);
 }
 
+TEST_F(Cupti, RecordsOneCallForAllThatItStarted) {
+  enable({CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL});
+  device.act(kernel(7));
+  device.act(kernel(7));
+  device.act(kernel(8));
+  flush();
+  EXPECT_EQ(device.records<CUpti_ActivityAPI>(CUPTI_ACTIVITY_KIND_RUNTIME).size(), 2U);
+  EXPECT_EQ(device.records<CUpti_ActivityKernel10>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL).size(), 3U);
+}
+
 TEST_F(Cupti, RecordsOnlyWhatIsEnabled) {
   device.act(allocation(1));
   enable({CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_DRIVER});
