@@ -79,15 +79,18 @@ def test_client_sees_the_kernels_of_an_op():
 
 
 def test_client_sees_what_torch_takes_from_the_device_and_gives_back():
+    # A capture that another test breaks off keeps torch from giving memory back.
+    script = """
+with client.Client(client.MEMORY2) as seen:
+    block = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+    address = block.data_ptr()
+    del block
     torch.cuda.empty_cache()
-    with client.Client(client.MEMORY2) as seen:
-        block = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
-        address = block.data_ptr()
-        del block
-        torch.cuda.empty_cache()
-    taken, returned = seen.records[client.MEMORY2]
-    assert (taken.operation, returned.operation) == (client.ALLOCATION, client.RELEASE)
-    assert (taken.address, taken.size_bytes) == (returned.address, returned.size_bytes) == (address, 40 << 20)
+for record in seen.records[client.MEMORY2]:
+    print(record.operation, record.address == address, record.size_bytes)
+"""
+    taken, returned = [str(client.ALLOCATION), "True", "41943040"], [str(client.RELEASE), "True", "41943040"]
+    assert in_new_process(script) == taken + returned
 
 
 def test_torch_profiler_works_after_a_client_and_a_client_after_it():
