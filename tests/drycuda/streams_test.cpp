@@ -114,5 +114,18 @@ TEST(Activity, TellsOfMemoryAndCopies) {
   EXPECT_EQ(recorder.activities()[3].size_bytes, 100);
 }
 
+TEST(Activity, NamesCopiesBetweenDevices) {
+  void* const first = allocate(3000);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  void* const second = allocate(3000);
+  const Recorder recorder;
+  EXPECT_EQ(cudaMemcpyPeerAsync(second, 1, first, 0, 3000, nullptr), cudaSuccess);
+  ASSERT_EQ(recorder.activities().size(), 1);
+  EXPECT_EQ(recorder.activities()[0].copy_kind, 10);
+  EXPECT_EQ(recorder.activities()[0].device, 1U);
+  EXPECT_EQ(recorder.activities()[0].context, 2U);
+  EXPECT_EQ(recorder.activities()[0].end_ns - recorder.activities()[0].start_ns, 1000 + 3000 / 300);
+}
+
 }  // namespace
 }  // namespace drycuda

@@ -38,6 +38,31 @@ def test_two_devices_have_their_own_memory(run_python):
                     "found_on": 600 << 20, "copies": 1, "violations": []}
 
 
+EXPANDABLE = """
+import json, torch
+from drycuda import control
+first = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+second = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+try:
+    torch.empty(80 << 30, dtype=torch.uint8, device="cuda")
+    failed = False
+except torch.cuda.OutOfMemoryError:
+    failed = True
+del first
+third = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+used = control.used_bytes()
+del second, third
+torch.cuda.empty_cache()
+print(json.dumps({"failed": failed, "used": used, "left": control.used_bytes(), "violations": control.violations()}))
+"""
+
+
+def test_expandable_segments_run_out_grow_and_go_back(run_python):
+    seen = run_python(EXPANDABLE, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    used = 205 * (20 << 20)  # 4 GiB, in torch's pages for large blocks
+    assert seen == {"failed": True, "used": used, "left": 0, "violations": []}
+
+
 def test_the_size_of_the_device_is_an_option(run_python):
     program = "import json, torch; print(json.dumps(torch.cuda.mem_get_info()))"
     total, context = 2 << 30, 100 << 20
