@@ -78,7 +78,8 @@ class Witness final : public CUDAAllocator {
   DataPtr allocate(std::size_t size_bytes) override {
     DataPtr pointer = upstream_->allocate(size_bytes);
     const DeleterFnPtr deleter = pointer.get_deleter();
-    if (!pointer.get() || !pointer.compare_exchange_deleter(deleter, &delete_context)) return pointer;
+    // Without a context, nobody is told when the memory goes.
+    if (!pointer.get_context() || !pointer.compare_exchange_deleter(deleter, &delete_context)) return pointer;
     begin(pointer.get_context(), {pointer.get(), deleter}, size_bytes, c10::cuda::getCurrentCUDAStream());
     return pointer;
   }
