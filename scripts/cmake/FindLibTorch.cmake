@@ -5,7 +5,7 @@
 #
 # In: Python3_EXECUTABLE (else the first python3 on PATH). Out: LibTorch_VERSION, target LibTorch::LibTorch; where torch
 # was built for CUDA, LibTorch_HAS_CUDA and the target LibTorch::Cuda: its CUDA libraries, CUDA's runtime and the headers
-# of CUDA and CUPTI, which its wheel brings in the nvidia packages.
+# of CUDA and CUPTI, which are in the nvidia packages beside it.
 if(NOT Python3_EXECUTABLE AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
   set(Python3_EXECUTABLE "${PROJECT_SOURCE_DIR}/.venv/bin/python")
 endif()
@@ -39,6 +39,10 @@ if(LibTorch_FOUND AND EXISTS "${LibTorch_DIR}/lib/libc10_cuda.so")
   find_path(LibTorch_CUDA_INCLUDE_DIR cupti.h HINTS ${LibTorch_CUDA_ROOTS} PATH_SUFFIXES include PATHS /usr/local/cuda)
   file(GLOB LibTorch_CUDART_CANDIDATES "${LibTorch_CUDA_INCLUDE_DIR}/../lib*/libcudart.so.[0-9]*")
   list(GET LibTorch_CUDART_CANDIDATES 0 LibTorch_CUDART)
+  if(LibTorch_CUDA_INCLUDE_DIR AND NOT EXISTS "${LibTorch_CUDA_INCLUDE_DIR}/crt/host_defines.h")
+    message(STATUS "LibTorch: no crt/host_defines.h in ${LibTorch_CUDA_INCLUDE_DIR}; it is in the PyPI package nvidia-cuda-crt")
+    set(LibTorch_CUDA_INCLUDE_DIR NOTFOUND)
+  endif()
   if(LibTorch_CUDA_INCLUDE_DIR AND LibTorch_CUDART AND NOT TARGET LibTorch::Cuda)
     add_library(LibTorch::Cuda INTERFACE IMPORTED)
     target_include_directories(LibTorch::Cuda SYSTEM INTERFACE "${LibTorch_CUDA_INCLUDE_DIR}")
