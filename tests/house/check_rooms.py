@@ -36,7 +36,8 @@ ROOMS = (
          third_party=("fmt/", "nlohmann/", "torch/", "ATen/", "c10/", "cuda_runtime_api.h")),
     Room("tests/solver/", own=("solver/", "tests/support/"), third_party=(*TEST_LIBRARIES, "nlohmann/", "zlib.h")),
     Room("tests/fuzz/", own=("solver/", "tests/fuzz/")),
-    Room("tests/profiler/", own=("profiler/", "tests/support/"), third_party=(*TEST_LIBRARIES, "sqlite3.h")),
+    Room("tests/profiler/", own=("profiler/", "tests/profiler/", "tests/support/"),
+         third_party=(*TEST_LIBRARIES, "sqlite3.h", "cupti")),
     Room("tests/plugin/planned_allocator", own=("plugin/planned_allocator.h", "tests/support/"),
          third_party=TEST_LIBRARIES),
 )
@@ -52,8 +53,8 @@ LICENCE_LINE = "SPDX-License-Identifier: Apache-2.0"
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?P<quote>[<"])(?P<name>[^>"]+)[>"]')
 # A standard header is lower case and has no folder and no suffix, such as <string_view>.
 STANDARD_HEADER = re.compile(r"[a-z0-9_]+")
-# What only the C library and the operating system have; any room may talk to those.
-SYSTEM_HEADER = re.compile(r"(sys/\w+|unistd|fcntl|dlfcn|pthread|stdlib|stdio)\.h")
+# What only the C library, the compiler's runtime and the operating system have; any room may talk to those.
+SYSTEM_HEADER = re.compile(r"(sys/\w+|unistd|fcntl|dlfcn|pthread|stdlib|stdio|cxxabi)\.h")
 MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(?:work|home|root|Users)/[\w-]+")
 OUTSIDE_PATH = re.compile(r"\.\./shared\b")
 REGISTRY = re.compile(r"\b(?:pypi|pythonhosted|download\.pytorch|registry\.npmjs|deb\.debian)\.(?:org|net)\b")
