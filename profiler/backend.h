@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "profiler/record.h"
@@ -14,7 +15,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  /// Name of the clock that `start_ns` and `duration_ns` are read from.
+  /// Name of the clock that the run's times are read from.
   virtual std::string_view clock() const = 0;
 
   /// A run with `op_count` ops begins. Discards a run that was not drained.
@@ -25,9 +26,12 @@ class Backend {
   /// The run is over; what was measured may still be in flight.
   virtual void stop() = 0;
 
-  /// Writes the times of each op, the clock, the duration and the count of dropped records into `run`, whose
-  /// `ops` has `op_count` entries.
+  /// Writes the times of each op on the host, the clock, the duration and the count of dropped records into `run`,
+  /// whose `ops` has `op_count` entries; and what the device did, where this backend records that.
   virtual void drain(Run& run) = 0;
+
+  /// Why the run that began last is recorded without what this backend is for, and how to mend it; empty if it is not.
+  virtual std::string why_not() const { return {}; }
 };
 
 /// Wall-clock times from `std::chrono::steady_clock`. Drops nothing.
