@@ -99,7 +99,7 @@ def run_all(rows: list[Row], notes: Console, save: Callable[[], None]) -> None:
             pending = {pool.submit(measure, row, mode, start): (row, mode) for row, mode in jobs}
             for future in as_completed(pending):
                 row, mode = pending[future]
-                row.set(mode, future.result())
+                row.record(mode, future.result())
                 save()
                 progress.update(task, advance=1, description=f"{row.model} {row.batch} {row.optimizer} {mode}")
                 if mode in row.reasons:

@@ -29,6 +29,9 @@ def explain(error: Exception) -> CaptureError:
     text = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, (DataDependentOutputException, GuardOnDataDependentSymNode)):
         return CaptureError(f"its control flow depends on a tensor's value{where}", "use torch.where")
+    if "Cannot access data pointer" in text:
+        cause = f"an op reads the memory of its tensors while it is traced, as cuDNN's LSTM and GRU do{where}"
+        return CaptureError(cause, "for these, set torch.backends.cudnn.enabled to False")
     return CaptureError(f"tracing it raised {type(error).__name__}: {text.rstrip('.')}{where}", "mend that")
 
 

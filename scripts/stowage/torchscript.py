@@ -51,8 +51,8 @@ _users_profiled_runs = 0
 def unprofiled() -> Iterator[None]:
     """For the first call of a function: TorchScript compiles it there and then, without having profiled it.
 
-    From the types that a profiled run shows it would fuse pointwise ops on CUDA, which rounds in another way than eager,
-    and it would then find no schema for an op that is given an undefined tensor (2.11). The setting belongs to the
+    From the types that a profiled run shows it would fuse pointwise ops on CUDA, which rounds in another way than
+    eager, and it would find no schema for an op that is given an undefined tensor (2.11). The setting belongs to the
     process, and TorchScript reads it at the first call of each function alone.
     """
     global _first_calls, _users_profiled_runs

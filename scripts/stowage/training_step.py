@@ -35,6 +35,16 @@ MAX_GRAPHS = 16
 aten = torch.ops.aten
 _PLAIN = {bool, int, float, str}
 _AUTOCAST_KINDS = ("cpu", "cuda")
+#: Settings of torch.backends that decide which op a composite one becomes.
+_BACKENDS = (
+    torch._C._get_cudnn_enabled,
+    torch._C._get_mkldnn_enabled,
+    torch._C._get_flash_sdp_enabled,
+    torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._get_cudnn_sdp_enabled,
+    torch._C._get_math_sdp_enabled,
+    torch._C._get_deterministic_algorithms,
+)
 _RECORDED = CaptureError(
     "a CUDA graph is being recorded, which would repeat this step's learning rate and step count", "record none"
 )
@@ -96,6 +106,8 @@ class _Now:
             tuple(groups),
             optimizers.options(optimizer),
             tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCAST_KINDS),
+            tuple(setting() for setting in _BACKENDS),
+            tuple(torch._C._get_sdp_priority_order()),
         )
 
     def _walk(self, whole: tracing.Whole) -> list:

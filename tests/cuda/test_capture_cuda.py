@@ -145,6 +145,33 @@ def test_attention_draws_its_dropout_in_order(dtype):
     assert torch.Tag.nondeterministic_seeded in forward.tags  # what the planner tells random ops by
 
 
+def test_backend_that_a_user_chooses_later():
+    model, (x, y) = nn.Sequential(Attention(), nn.Linear(64, 5)).cuda(), rows(2, 16, 64)
+    step = captured(model, sgd(model.parameters()), x, y)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        step(x, y)
+    assert len(step.graphs) == 2
+    assert "aten::_scaled_dot_product_efficient_attention" in {node.kind() for node in step.graphs[0].graph.nodes()}
+    assert not [kind for kind in kinds(step) if "scaled_dot_product" in kind]
+
+
+def test_recurrent_layers_of_cudnn_are_refused():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells, self.out = nn.LSTM(12, 12, batch_first=True), nn.Linear(12, 5)
+
+        def forward(self, x):
+            return self.out(self.cells(x)[0][:, -1])
+
+    x, y = rows(2, 6, 12)
+    with torch.backends.cudnn.flags(enabled=False):
+        model = Recurrent().cuda()
+        assert captured(model, sgd(model.parameters()), x, y).captured
+    with pytest.raises(stowage.CaptureError, match="as cuDNN's LSTM and GRU do at .*; for these, set torch.backends"):
+        captured(model, sgd(model.parameters()), x, y)
+
+
 def test_batch_norm_of_cudnn_stays_though_its_result_is_not_used():
     class Watched(nn.Module):
         def __init__(self):

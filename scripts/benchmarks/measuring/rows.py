@@ -36,7 +36,7 @@ class Row:
     reasons: dict[str, str] = field(default_factory=dict)
     failed: bool = False
 
-    def set(self, mode: str, answer: dict) -> None:
+    def record(self, mode: str, answer: dict) -> None:
         """Takes the worker's answer for a mode."""
         self.device = answer.get("device", self.device)
         if "reserved_bytes" in answer:
