@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the GPU memory of whole training steps: eager, with expandable segments, captured, planned.
 
-Every figure comes from a process of its own, and is the peak of the steady state. Without a GPU they run on dry CUDA: the
-caching allocator is PyTorch's own, the kernels do nothing, and the sizes of cuDNN's workspaces are set to none.
+Every figure comes from a process of its own, and is the peak of the steady state. Without a GPU they run on dry CUDA:
+the caching allocator is PyTorch's own, the kernels do nothing, and the sizes of cuDNN's workspaces are set to none.
 """
 
 import json
@@ -40,7 +40,12 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 def launcher() -> list[str]:
     """What to put before a command for it to find a device."""
-    return [] if torch.cuda.is_available() else [str(ROOT / "scripts/drycuda")]
+    if torch.cuda.is_available():
+        return []
+    dry = str(ROOT / "scripts/drycuda")
+    if subprocess.run([dry, "true"]).returncode != 0:  # once, before many start: it may have to be built
+        sys.exit("cannot measure without a GPU: dry CUDA does not start; see above")
+    return [dry]
 
 
 def measure(row: Row, mode: str, start: list[str]) -> dict:
@@ -71,7 +76,10 @@ def chosen(named: str, known: list[str], what: str) -> list[str]:
 
 
 def rows_of(models: list[Model], batches: str | None, optimizers: list[str]) -> list[Row]:
-    sizes = [int(size) for size in batches.split(",")] if batches else None
+    try:
+        sizes = [int(size) for size in batches.split(",")] if batches else None
+    except ValueError:
+        raise typer.BadParameter(f"batches are whole numbers separated by commas, found '{batches}'") from None
     return [Row(model.name, batch, optimizer, model.in_table)
             for model in models for batch in sizes or model.batches for optimizer in optimizers]
 
@@ -91,7 +99,7 @@ def read_rows(file: Path, rows: list[Row]) -> None:
 
 def run_all(rows: list[Row], notes: Console, save: Callable[[], None]) -> None:
     jobs = [(row, mode) for row in rows for mode in MODES if mode not in row.done_modes()]
-    start = launcher()
+    start = launcher() if jobs else []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
         task = progress.add_task("", total=len(jobs))

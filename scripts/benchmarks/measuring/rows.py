@@ -107,8 +107,8 @@ def show(rows: list[Row], console: Console) -> None:
     """Prints a line for each row, and what they say together."""
     table = Table(box=None, pad_edge=False)
     table.add_column("MiB", no_wrap=True)
-    for title in ("allocated\neager", "\nplanned", "\nbound", "reserved\neager", "\nexpandable", "\ncaptured", "\nplanned",
-                  "\narena", "saved of\nnative", "\nbest", "planned\nin"):
+    for title in ("allocated\neager", "\nplanned", "\nbound", "reserved\neager", "\nexpandable", "\ncaptured",
+                  "\nplanned", "\narena", "saved of\nnative", "\nbest", "planned\nin"):
         table.add_column(title, justify="right", no_wrap=True)
     names = ("eager_allocated_bytes", "planned_allocated_bytes", "bound_bytes", "eager_reserved_bytes",
              "eager_expandable_reserved_bytes", "captured_reserved_bytes", "planned_reserved_bytes", "arena_bytes")
@@ -116,7 +116,8 @@ def show(rows: list[Row], console: Console) -> None:
         seconds = row.values.get("plan_seconds")
         table.add_row(
             f"{row.model} {row.batch} {row.optimizer}", *(_mib(row.values.get(name)) for name in names),
-            _percent(row.saved_of_native()), _percent(row.saved_of_best()), "-" if seconds is None else f"{seconds:.2f} s",
+            _percent(row.saved_of_native()), _percent(row.saved_of_best()),
+            "-" if seconds is None else f"{seconds:.2f} s",
         )
     device = next((row.device for row in rows if row.device), "no device")
     label = "dry CUDA: measured without a GPU; " if device.endswith(DRY) else ""
