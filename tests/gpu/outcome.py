@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -54,10 +55,10 @@ def is_dry(device: str) -> bool:
 
 
 class Part:
-    """Runs the checks of one part until its time is over, and prints each outcome as it comes."""
+    """Runs the checks of one part until `deadline`, on `time.monotonic`, and prints each outcome as it comes."""
 
-    def __init__(self, seconds: float, device: str, say: Callable[[str], None] = print) -> None:
-        self._deadline = time.monotonic() + seconds
+    def __init__(self, deadline: float, device: str, say: Callable[[str], None] = print) -> None:
+        self._deadline = deadline
         self._say = say
         self.dry = is_dry(device)
 
@@ -98,6 +99,7 @@ class Part:
     def _end(self, outcome: Outcome) -> bool:
         outcome.dry = self.dry
         self._say(outcome.to_line())
+        sys.stdout.flush()
         return outcome.state in ("passed", "figure")
 
 

@@ -37,11 +37,11 @@ def check(part: Part, around: bool) -> str:
         counts["after"] = kernels_of(training, step)
         stowage.disable()
     text = ", ".join(f"{count} device events {when} planning" for when, count in counts.items())
+    if 0 not in counts.values():
+        return text
     if part.dry:
-        raise Skip(f"{DRY}: kernels do nothing; {text}")
-    if 0 in counts.values():
-        raise Failure(text)
-    return text
+        raise Skip(f"{DRY}: torch.profiler sees no CUPTI; {text}")
+    raise Failure(text)
 
 
 def main() -> None:
