@@ -141,16 +141,14 @@ class CuptiBackend final : public Backend {
     if (!recording_) return;
     recording_ = false;
     while (pushed_ > 0) pop();  // of an op that threw
-    // What torch.profiler enabled meanwhile is its to disable, and its buffers are its to flush.
+    // What torch.profiler enabled meanwhile is its to disable.
     const bool overlapped = says(torch_profiler_.is_recording);
     for (const Kind& kind : kKinds) {
       if (!overlapped || !kind.shared) api_.disable(kind.kind);
     }
-    if (overlapped) {
-      ++dropped_;
-    } else if (api_.flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) != CUPTI_SUCCESS) {
-      ++dropped_;
-    }
+    if (overlapped) ++dropped_;
+    // In any case: CUPTI would fill our last buffer with what torch.profiler records next, and that would never see it.
+    if (api_.flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) != CUPTI_SUCCESS) ++dropped_;
     dropped_ += take_dropped();
     CuptiBuffers::Left left = CuptiBuffers::instance().close();
     dropped_ += left.missing;

@@ -195,7 +195,7 @@ TEST_F(CuptiBackendTest, LeavesARecordingTorchProfilerAlone) {
   const profiler::Run run = record(*backend, 1, [&](std::int32_t) { recording = true; });
   EXPECT_GT(run.dropped_records, 0);
   EXPECT_THAT(cupti().enabled, ElementsAre(1, 2, 4, 5, 10, 39));
-  EXPECT_NE(cupti().calls.back(), "flush 1");
+  EXPECT_EQ(cupti().calls.back(), "flush 1");  // or CUPTI would go on filling our buffer with its records
 }
 
 TEST_F(CuptiBackendTest, OneRunIsRecordedAtATime) {
