@@ -65,6 +65,14 @@ std::string describe(c10::Device device) {
   return fmt::format("cpu ({})", at::get_cpu_capability());
 }
 
+void synchronize([[maybe_unused]] c10::Device device) {
+#ifdef STOWAGE_CUDA
+  if (!device.is_cuda()) return;
+  const c10::cuda::CUDAGuard guard(device);
+  c10::cuda::device_synchronize();
+#endif
+}
+
 std::int64_t alignment_bytes(c10::Device device) {
   // c10/core/alignment.h, and kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp, which sizes are rounded to as well.
   return device.is_cuda() ? 512 : 64;

@@ -28,6 +28,9 @@ void remove_allocators();
 /// What tells the device from another: its name, and what kernels are chosen by.
 std::string describe(c10::Device device);
 
+/// Waits until the device has done all that it was given.
+void synchronize(c10::Device device);
+
 /// PyTorch's alignment of the device's memory, which is that of slots.
 std::int64_t alignment_bytes(c10::Device device);
 

@@ -285,7 +285,8 @@ void PlannedAllocator::record(Session& session, Entry& entry, const void* pointe
                                   .size_bytes = entry.size_bytes,
                                   .allocate_event = profile.next_event_++,
                                   .address = pointer,
-                                  .stream = stream == session.stream_ ? 0 : stream});
+                                  .stream = stream == session.stream_ ? 0 : stream,
+                                  .direct = entry.direct});
 }
 
 void PlannedAllocator::free(void* pointer) noexcept {

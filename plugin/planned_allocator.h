@@ -69,7 +69,8 @@ struct RecordedAllocation {
   std::int32_t free_op = -1;  ///< -1: outlived the run
   std::int32_t free_event = -1;
   const void* address = nullptr;
-  Stream stream = 0;  ///< 0: the run's own
+  Stream stream = 0;    ///< 0: the run's own
+  bool direct = false;  ///< the driver allocated it, by itself
 
   bool operator==(const RecordedAllocation&) const = default;
 };

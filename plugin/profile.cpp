@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <optional>
 #include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "plugin/bridge.h"
 #include "plugin/devices.h"
+#include "plugin/note.h"
 #include "plugin/observation.h"
 #include "plugin/reuse.h"
+#include "profiler/match_sizes.h"
+#ifdef STOWAGE_CUDA
+#include "plugin/cuda_backend.h"
+#endif
 
 namespace stowage {
 namespace {
@@ -167,13 +171,26 @@ void name_unseen(Run& run) {
 }  // namespace
 
 Profiler::Profiler(const GraphFacts& facts)
-    : facts_(facts), code_(with_observers(facts), "stowage"), backend_(profiler::make_cpu_backend()) {}
+    : facts_(facts), code_(with_observers(facts), "stowage"), cpu_(profiler::make_cpu_backend()) {}
+
+profiler::Backend& Profiler::backend_for(c10::Device device, const Run* previous) {
+  if (!device.is_cuda() || previous == nullptr) return *cpu_;
+#ifdef STOWAGE_CUDA
+  if (cuda_ == nullptr) {
+    std::string why_not;
+    cuda_ = make_cuda_backend(why_not);
+    if (cuda_ == nullptr) note(why_not);
+  }
+#endif
+  return cuda_ == nullptr ? *cpu_ : *cuda_;
+}
 
 Run Profiler::run(Stack& stack, c10::Device device, const Run* previous, std::string& why_not) {
-  const std::optional<SlotTable> direct =
-      previous != nullptr && device.is_cuda() ? std::optional(died_in(*previous)) : std::nullopt;
-  ProfileSession session(allocator_of(device), direct ? &*direct : nullptr);
-  Observation observation(facts_, session, *backend_);
+  profiler::Backend& backend = backend_for(device, previous);
+  const bool has_cupti = &backend == cuda_.get();
+  const SlotTable direct = has_cupti ? died_in(*previous) : SlotTable();
+  ProfileSession session(allocator_of(device), has_cupti ? &direct : nullptr);
+  Observation observation(facts_, session, backend);
   std::unordered_map<const Value*, TensorIds> tensors_of;
   for (std::size_t input = 0; input < stack.size(); ++input) {
     const Value* value = facts_.graph->inputs()[input];
@@ -199,10 +216,13 @@ Run Profiler::run(Stack& stack, c10::Device device, const Run* previous, std::st
     observation.begin();
     torch::jit::InterpreterState(code_).run(stack);
   }
-  backend_->stop();
-  backend_->drain(run);
+  if (has_cupti) synchronize(device);
+  backend.stop();
+  backend.drain(run);
+  if (!backend.why_not().empty()) note(backend.why_not());
 
   const std::vector<RecordedAllocation> allocations = session.allocations();
+  std::vector<std::uint64_t> addresses;
   std::vector<std::int32_t> tensor_of_allocation;
   run.tensors = observation.take_tensors(allocations, tensor_of_allocation);
   for (std::size_t allocation = 0; allocation < allocations.size(); ++allocation) {
@@ -218,6 +238,13 @@ Run Profiler::run(Stack& stack, c10::Device device, const Run* previous, std::st
     record.free_op = each.free_op;
     record.free_event = each.free_event;
     run.allocations.push_back(record);
+    addresses.push_back(each.direct ? reinterpret_cast<std::uintptr_t>(each.address) : 0);
+  }
+  if (has_cupti) profiler::match_sizes(run, addresses);
+  if (session.refused()) {
+    note(
+        "the device has too little memory for CUPTI to see each tensor of a step: of some only the allocator's record "
+        "gives the size");
   }
   run.peak_bytes = observation.outside_bytes() + session.peak_bytes();
   fill_uses(run, facts_, std::move(tensors_of), observation.results());

@@ -25,9 +25,13 @@ class Profiler {
   profiler::Run run(torch::jit::Stack& stack, c10::Device device, const profiler::Run* previous, std::string& why_not);
 
  private:
+  /// CUPTI, for a run after `previous` on a CUDA device where it can be had; else the CPU's.
+  profiler::Backend& backend_for(c10::Device device, const profiler::Run* previous);
+
   const GraphFacts& facts_;
   torch::jit::Code code_;
-  std::unique_ptr<profiler::Backend> backend_;
+  const std::unique_ptr<profiler::Backend> cpu_;
+  std::unique_ptr<profiler::Backend> cuda_;  ///< made when first needed
 };
 
 }  // namespace stowage

@@ -36,8 +36,8 @@ add_custom_command(TARGET drycupti POST_BUILD
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "$<TARGET_FILE_NAME:drycupti>"
           "$<TARGET_FILE_DIR:drycupti>/libcupti.so.13")
 
-stowage_test(cupti_test ROOM drycuda
+stowage_test(drycupti_test ROOM drycuda
   SOURCES cupti_test.cpp cupti_buffers_test.cpp cupti_double.cpp cupti_refusals_test.cpp
   LINK drycupti)
 # The dry device of the tests is in the executable, where the library must find it.
-set_target_properties(cupti_test PROPERTIES CXX_VISIBILITY_PRESET default)
+set_target_properties(drycupti_test PROPERTIES CXX_VISIBILITY_PRESET default)

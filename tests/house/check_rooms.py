@@ -33,7 +33,7 @@ ROOMS = (
     Room("plugin/planned_allocator.", own=("plugin/planned_allocator.h", "plugin/arena.h", "plugin/upstream.h")),
     Room("plugin/sessions.", own=("plugin/planned_allocator.h",)),
     Room("plugin/", own=("plugin/", "profiler/", "solver/"),
-         third_party=("fmt/", "nlohmann/", "torch/", "ATen/", "c10/", "cuda_runtime_api.h")),
+         third_party=("fmt/", "nlohmann/", "torch/", "ATen/", "c10/", "cuda_runtime_api.h", "kineto/")),
     Room("tests/solver/", own=("solver/", "tests/support/"), third_party=(*TEST_LIBRARIES, "nlohmann/", "zlib.h")),
     Room("tests/fuzz/", own=("solver/", "tests/fuzz/")),
     Room("tests/profiler/", own=("profiler/", "tests/profiler/", "tests/support/"),
