@@ -13,9 +13,11 @@ class CudaEvent final : public Event {
   explicit CudaEvent(const NativeAllocator& native) : native_(native) {}
 
   void record(c10::cuda::CUDAStream stream) { event_.record(stream); }
-  bool is_done() override {
+  bool is_done() noexcept override try {
     // Asking would break a capture that is under way.
     return native_.pools_in_use.load(std::memory_order_acquire) == 0 && event_.query();
+  } catch (const c10::Error&) {
+    return false;  // the device has failed, or is gone
   }
 
  private:
@@ -53,13 +55,17 @@ bool CudaUpstream::may_plan() {
 }
 
 void CudaUpstream::release_cache() {
-  if (native_.pools_in_use.load(std::memory_order_acquire) == 0) native_.allocator->emptyCache({0, 0});
+  if (native_.pools_in_use.load(std::memory_order_acquire) != 0) return;
+  native_.allocator->emptyCache({0, 0});
+  free_direct(nullptr);
 }
 
 void* CudaUpstream::allocate_direct(std::size_t size_bytes) {
   // A fraction of the device is what the native allocator may take; we would not count in it.
   if (native_.allocator->getMemoryFraction(device_) < 1.0) return nullptr;
   const CUDAGuard guard(device_);
+  // Another thread may begin to capture at any time.
+  const c10::cuda::CUDAStreamCaptureModeGuard allow_while_capturing(cudaStreamCaptureModeRelaxed);
   void* pointer = nullptr;
   if (cudaMalloc(&pointer, size_bytes) == cudaSuccess) return pointer;
   (void)cudaGetLastError();
@@ -70,7 +76,7 @@ void CudaUpstream::free_direct(void* pointer) noexcept {
   std::vector<void*> blocks;
   {
     std::lock_guard lock(mutex_);
-    to_free_.push_back(pointer);
+    if (pointer != nullptr) to_free_.push_back(pointer);
     if (native_.pools_in_use.load(std::memory_order_acquire) == 0) blocks.swap(to_free_);
   }
   // The driver waits for all work before it frees, that of other streams too. At exit there may be no driver any more.
@@ -88,15 +94,19 @@ void CudaUpstream::record_stream(void* block, Stream stream) {
   native_.record_stream(block, device_, cuda_stream(stream));
 }
 
-std::unique_ptr<Event> CudaUpstream::record_event(Stream stream) {
+std::unique_ptr<Event> CudaUpstream::record_event(Stream stream) noexcept try {
   if (native_.pools_in_use.load(std::memory_order_acquire) != 0) return nullptr;
   const CUDAGuard guard(device_);
   auto event = std::make_unique<CudaEvent>(native_);
   event->record(cuda_stream(stream));
   return event;
+} catch (const c10::Error&) {
+  return nullptr;
 }
 
 void CudaUpstream::fill(void* pointer, int byte, std::size_t size_bytes, Stream stream) noexcept {
+  // It would become part of a graph that is being captured, or break the capture.
+  if (native_.pools_in_use.load(std::memory_order_acquire) != 0) return;
   (void)cudaMemsetAsync(pointer, byte, size_bytes, reinterpret_cast<cudaStream_t>(stream));
 }
 

@@ -43,7 +43,7 @@ class CudaUpstream final : public Upstream {
   void free_direct(void* pointer) noexcept override;
   void wait(Stream waiting, Stream stream) override;
   void record_stream(void* block, Stream stream) override;
-  std::unique_ptr<Event> record_event(Stream stream) override;
+  std::unique_ptr<Event> record_event(Stream stream) noexcept override;
   void fill(void* pointer, int byte, std::size_t size_bytes, Stream stream) noexcept override;
 
  private:

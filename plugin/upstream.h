@@ -10,13 +10,15 @@ namespace stowage {
 
 /// A stream of work on a device, by its handle; 0 on the CPU, where work is done when a call returns.
 using Stream = std::intptr_t;
+/// The default stream, where 0 already says something else. Its other handle (cudaStreamLegacy in driver_types.h).
+inline constexpr Stream kDefaultStream = 1;
 
 /// A point in the work of a stream. Destroyed on any thread.
 class Event {
  public:
   virtual ~Event() = default;
-  /// Whether the stream has come past it. Does not wait.
-  virtual bool is_done() = 0;
+  /// Whether the stream is known to have come past it. Does not wait.
+  virtual bool is_done() noexcept = 0;
 };
 
 /// The allocator beneath, and the order of work on its device. Called from any thread; under a lock of ours only
@@ -40,12 +42,12 @@ class Upstream {
   virtual void* allocate_direct(std::size_t /*size_bytes*/) { return nullptr; }
   virtual void free_direct(void* /*pointer*/) noexcept {}
 
-  /// Makes work that `waiting` gets from now on follow what `stream` has got so far.
+  /// Makes work that `waiting` gets from now on follow what `stream` has got so far. Throws where it cannot.
   virtual void wait(Stream /*waiting*/, Stream /*stream*/) {}
   /// `block`, from `allocate`, is used on `stream` too.
   virtual void record_stream(void* /*block*/, Stream /*stream*/) {}
   /// What `stream` has got so far; null where that cannot be told now.
-  virtual std::unique_ptr<Event> record_event(Stream /*stream*/) { return nullptr; }
+  virtual std::unique_ptr<Event> record_event(Stream /*stream*/) noexcept { return nullptr; }
   /// Sets every byte, in the order of `stream`.
   virtual void fill(void* pointer, int byte, std::size_t size_bytes, Stream /*stream*/) noexcept {
     std::memset(pointer, byte, size_bytes);

@@ -38,8 +38,10 @@ ROOMS = (
     Room("tests/fuzz/", own=("solver/", "tests/fuzz/")),
     Room("tests/profiler/", own=("profiler/", "tests/profiler/", "tests/support/"),
          third_party=(*TEST_LIBRARIES, "sqlite3.h", "cupti")),
-    Room("tests/plugin/planned_allocator", own=("plugin/planned_allocator.h", "tests/support/"),
-         third_party=TEST_LIBRARIES),
+    *(Room(f"tests/plugin/{name}", own=("plugin/arena.h", "plugin/planned_allocator.h", "plugin/upstream.h",
+                                        "tests/plugin/fake_upstream.h", "tests/plugin/planned_fixture.h",
+                                        "tests/support/"), third_party=TEST_LIBRARIES)
+      for name in ("arena_test", "fake_upstream", "planned_", "sessions_test", "slot_reuse_test", "stream")),
 )
 # Python that runs where torch is not installed: nowhere in these files...
 TORCH_FREE = ("scripts/stowage/cli.py", "scripts/stowage/store.py", "scripts/stowage/text.py")

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include "plugin/planned_allocator.h"
+#include "tests/plugin/fake_upstream.h"
+
+namespace stowage {
+
+class Planned : public testing::Test {
+ protected:
+  ~Planned() override { allocator.release_arena(); }
+
+  FakeUpstream upstream;
+  PlannedAllocator allocator{upstream};
+  // Op 0 makes two tensors side by side, op 1 one over the first of them, op 2 one that escapes.
+  SlotTable table{.slots = {{0, 64}, {64, 128}, {0, 64}, {0, 0}}, .first_slot = {0, 2, 3, 4}, .arena_bytes = 192};
+};
+
+inline Count count(std::int64_t allocations, std::int64_t bytes) { return {allocations, bytes}; }
+
+inline Count misses(const Counters& counters, Miss reason) { return counters.misses[static_cast<std::size_t>(reason)]; }
+
+}  // namespace stowage
