@@ -46,13 +46,15 @@ class Arena {
   Arena(char* base, std::int64_t size_bytes, Stream stream) : base_(base), size_bytes_(size_bytes), stream_(stream) {}
 
   char* base() const { return base_; }
+  /// The stream whose work uses the arena now.
+  Stream stream() const { return stream_; }
   std::int64_t size_bytes() const { return size_bytes_; }
   bool contains(const void* pointer) const;
   bool has_live() const { return !live_.empty(); }
   bool is_live(const void* pointer) { return contains(pointer) && find(pointer) != live_.end(); }
   const std::vector<Quarantine>& quarantines() const { return quarantines_; }
 
-  /// The stream whose work uses the arena now. Returns the one before.
+  /// Sets the stream whose work uses the arena now. Returns the one before.
   Stream take_for(Stream stream);
   bool try_place(Slot slot);
   /// Makes the live range that is exactly this slot, with one holder and on this stream alone, held by two.
@@ -74,6 +76,7 @@ class Arena {
   /// Ends the range quarantined under `ticket`; null if there is none any more.
   std::optional<Span> end_quarantine(std::uint64_t ticket);
 
+  bool taken = false;    ///< by a run
   bool retired = false;  ///< to be given back when nothing is live any more
 
  private:

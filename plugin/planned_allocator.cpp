@@ -40,6 +40,7 @@ void PlannedAllocator::reserve_arena(std::int64_t size_bytes) {
   {
     std::lock_guard lock(mutex_);
     if (arena_taken_ || std::exchange(reserving_, true)) return;
+    if (Arena* arena = current_arena()) arena->retired = true;  // no run takes it any more
   }
   release_arena();  // first, so that old and new are not held at once
   upstream_.release_cache();
@@ -72,12 +73,12 @@ void PlannedAllocator::release_arena() {
 }
 
 bool PlannedAllocator::release_idle_arena() {
-  settle();
+  const bool settled = settle();
   std::vector<void*> blocks;
   {
     std::lock_guard lock(mutex_);
     Arena* arena = current_arena();
-    if (arena == nullptr || arena_taken_ || arena->has_live()) return false;
+    if (arena == nullptr || arena_taken_ || arena->has_live()) return settled;
     arena->retired = true;
     blocks = collect_retired();
   }
@@ -88,8 +89,7 @@ bool PlannedAllocator::release_idle_arena() {
 std::vector<void*> PlannedAllocator::collect_retired() {
   std::vector<void*> blocks;
   std::erase_if(arenas_, [&](const auto& arena) {
-    const bool in_use = arena_taken_ && arena == arenas_.back();
-    if (!arena->retired || arena->has_live() || in_use) return false;
+    if (!arena->retired || arena->taken || arena->has_live()) return false;
     blocks.push_back(arena->base());
     return true;
   });
@@ -131,8 +131,9 @@ bool PlannedAllocator::record_stream(const void* pointer, Stream stream) {
     arena->use_on(pointer, stream);
     return true;
   }
-  const auto watched = ledger_.find(const_cast<void*>(pointer));
-  return watched != ledger_.end() && watched->second.direct;
+  // The driver waits for every stream before it frees.
+  const auto found = ledger_.find(const_cast<void*>(pointer));
+  return found != ledger_.end() && found->second.direct;
 }
 
 /// Empty where one of them cannot be recorded now: `settle` tries again.
@@ -145,8 +146,8 @@ std::vector<std::shared_ptr<Event>> PlannedAllocator::record_events(const std::v
   return events;
 }
 
-void PlannedAllocator::settle() {
-  if (quarantined_.load(std::memory_order_acquire) == 0) return;
+bool PlannedAllocator::settle() {
+  if (quarantined_.load(std::memory_order_acquire) == 0) return false;
   std::vector<Arena::Quarantine> waiting;
   {
     std::lock_guard lock(mutex_);
@@ -165,7 +166,7 @@ void PlannedAllocator::settle() {
       if (!is_over) {
         arena->set_events(each.ticket, each.events);
       } else if (const auto span = arena->end_quarantine(each.ticket)) {
-        poison(*span, each.pointer);
+        poison(*arena, *span);
         quarantined_.fetch_sub(1, std::memory_order_acq_rel);
       }
       break;
@@ -173,12 +174,13 @@ void PlannedAllocator::settle() {
     for (void* block : collect_retired()) blocks.push_back(block);
   }
   for (void* block : blocks) free(block);
+  return !blocks.empty();
 }
 
-void PlannedAllocator::poison(const Arena::Span& span, void* pointer) {
+void PlannedAllocator::poison(const Arena& arena, const Arena::Span& span) {
   if (!poison_.load(std::memory_order_relaxed)) return;
-  // Before anybody else can have the range, so under the lock.
-  upstream_.fill(pointer, 0xFF, static_cast<std::size_t>(span.size_bytes()), span.stream);
+  // Before anybody else can have the range, so under the lock, and on the stream of whoever gets it next.
+  upstream_.fill(arena.base() + span.begin_bytes, 0xFF, static_cast<std::size_t>(span.size_bytes()), arena.stream());
 }
 
 // --- allocate and free ----------------------------------------------------------------------------------------------
@@ -228,8 +230,8 @@ void* PlannedAllocator::allocate_planned(PlannedSession& session, std::size_t si
 
 void* PlannedAllocator::try_slot(PlannedSession& session, Slot slot, std::int64_t size_bytes) {
   std::lock_guard lock(mutex_);
-  if (arenas_.empty()) return nullptr;
-  Arena& arena = *arenas_.back();
+  if (session.arena_ == nullptr) return nullptr;
+  Arena& arena = *session.arena_;
   void* pointer = arena.base() + slot.offset_bytes;
   const bool may_share = slot.reuses && session.reusable_ == pointer && session.reusable_bytes_ == size_bytes;
   if (may_share && arena.try_share(slot)) {
@@ -285,7 +287,9 @@ void PlannedAllocator::record(Session& session, Entry& entry, const void* pointe
                                   .size_bytes = entry.size_bytes,
                                   .allocate_event = profile.next_event_++,
                                   .address = pointer,
-                                  .stream = stream == session.stream_ ? 0 : stream,
+                                  .stream = stream == session.stream_ ? 0
+                                            : stream == 0             ? kDefaultStream
+                                                                      : stream,
                                   .direct = entry.direct});
 }
 
@@ -323,7 +327,7 @@ bool PlannedAllocator::free_slot(void* pointer) {
     const auto let_go = arena.let_go(pointer, next_ticket_);
     if (!let_go) return true;  // held by another storage, or not live: a double free, dropped
     if (let_go->may_end) {
-      poison(let_go->span, pointer);
+      poison(arena, let_go->span);
       arena.end(pointer);
       if (arena.retired) blocks = collect_retired();
     } else {

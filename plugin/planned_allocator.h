@@ -69,7 +69,7 @@ struct RecordedAllocation {
   std::int32_t free_op = -1;  ///< -1: outlived the run
   std::int32_t free_event = -1;
   const void* address = nullptr;
-  Stream stream = 0;    ///< 0: the run's own
+  Stream stream = 0;    ///< 0: the run's own; `kDefaultStream` where that is another
   bool direct = false;  ///< the driver allocated it, by itself
 
   bool operator==(const RecordedAllocation&) const = default;
@@ -157,9 +157,13 @@ class PlannedSession : public Session {
  private:
   friend class PlannedAllocator;
   friend class Session;
+  /// The arena, for others to take; or for nobody, if it is to `retire`.
+  void give_back(bool retire);
+
   const SlotTable& table_;
   Counters counters_;
   bool owns_arena_ = false;
+  Arena* arena_ = nullptr;          ///< null if there was none, and the plan needs none
   const void* reusable_ = nullptr;  ///< where the op's result may overlap its input
   std::int64_t reusable_bytes_ = 0;
 };
@@ -190,7 +194,7 @@ class PlannedAllocator {
   /// Frees a block that we have an account of, as slot or as watched; false: the upstream must.
   bool try_free(void* pointer) noexcept;
   /// `stream` uses the block, too: if it is a slot, that is given out again only when the work is done that `stream`
-  /// has when the slot is freed. False: no slot of ours.
+  /// has when the slot is freed. False: the upstream must know of it.
   bool record_stream(const void* pointer, Stream stream);
   /// Where the arena begins in which `pointer` lies, or null.
   void* arena_of(const void* pointer) const;
@@ -200,7 +204,7 @@ class PlannedAllocator {
   void reserve_arena(std::int64_t size_bytes);
   /// Gives the arena back, at once or when its last live slot is freed.
   void release_arena();
-  /// Gives the arena back if no run holds it and nothing in it is live; whether it did.
+  /// Gives the arena back if no run holds it and nothing in it is live. Whether the upstream got any memory.
   bool release_idle_arena();
   std::int64_t arena_bytes() const;
 
@@ -237,10 +241,10 @@ class PlannedAllocator {
   bool free_slot(void* pointer);
   /// Takes out what we know of the block; null if nothing.
   std::optional<Entry> forget(void* pointer);
-  /// Ends quarantines that are over.
-  void settle();
+  /// Ends quarantines that are over. Whether the upstream got any memory.
+  bool settle();
   std::vector<std::shared_ptr<Event>> record_events(const std::vector<Stream>& streams);
-  void poison(const Arena::Span& span, void* pointer);
+  void poison(const Arena& arena, const Arena::Span& span);
   /// Takes out retired arenas without live slots; the caller frees the blocks, without the lock.
   std::vector<void*> collect_retired();
   Arena* current_arena() const;

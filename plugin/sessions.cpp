@@ -62,7 +62,6 @@ std::int64_t ProfileSession::peak_bytes() const {
 PlannedSession::PlannedSession(PlannedAllocator& allocator, const SlotTable& table)
     : Session(allocator, Mode::kPlanned), table_(table) {
   allocator.settle();
-  char* base = nullptr;
   Stream before = stream_;
   {
     std::lock_guard lock(allocator.mutex_);
@@ -70,23 +69,35 @@ PlannedSession::PlannedSession(PlannedAllocator& allocator, const SlotTable& tab
     const bool fits = table.arena_bytes == 0 || (arena != nullptr && arena->size_bytes() >= table.arena_bytes);
     if (!fits || allocator.arena_taken_) return;
     owns_arena_ = allocator.arena_taken_ = true;
+    arena_ = arena;
     if (arena != nullptr) {
-      base = arena->base();
+      arena->taken = true;
       before = arena->take_for(stream_);
     }
   }
-  if (before != stream_) {
+  if (before == stream_) return;
+  try {
     allocator.upstream_.wait(stream_, before);
-    allocator.upstream_.record_stream(base, stream_);
+    allocator.upstream_.record_stream(arena_->base(), stream_);
+  } catch (...) {
+    give_back(/*retire=*/true);  // no run can tell any more whose work it follows
+    throw;
   }
 }
 
 PlannedSession::~PlannedSession() {
-  if (!owns_arena_) return;
+  if (owns_arena_) give_back(/*retire=*/false);
+}
+
+void PlannedSession::give_back(bool retire) {
   std::vector<void*> blocks;
   {
     std::lock_guard lock(allocator_.mutex_);
     allocator_.arena_taken_ = false;
+    if (arena_ != nullptr) {
+      arena_->taken = false;
+      arena_->retired |= retire;
+    }
     blocks = allocator_.collect_retired();
   }
   for (void* block : blocks) allocator_.free(block);
@@ -100,7 +111,7 @@ std::int64_t PlannedSession::upstream_peak_bytes() const {
 void PlannedSession::check_freed(const void* pointer) {
   if (!owns_arena_) return;
   std::lock_guard lock(allocator_.mutex_);
-  if (table_.arena_bytes != 0 && allocator_.arenas_.back()->is_live(pointer)) ++counters_.late_frees;
+  if (arena_ != nullptr && arena_->is_live(pointer)) ++counters_.late_frees;
 }
 
 void PlannedSession::permit_reuse(const void* pointer, std::int64_t size_bytes) {

@@ -71,6 +71,77 @@ TEST(Profile, ForgetsTheTensorsOfAnEarlierRun) {
   EXPECT_EQ(session.allocations(), std::vector<RecordedAllocation>{});
 }
 
+TEST(Profile, TellsAllocationsOfOtherStreamsFromItsOwn) {
+  FakeUpstream upstream;
+  PlannedAllocator allocator(upstream);
+  for (const Stream own : {Stream{0}, Stream{16}}) {
+    FakeUpstream::t_stream = own;
+    ProfileSession session(allocator);
+    for (const Stream stream : {Stream{0}, Stream{16}, Stream{32}}) {
+      allocator.free(allocator.allocate(8, stream));
+      EXPECT_EQ(session.allocations().back().stream == 0, stream == own) << stream << " in a run on " << own;
+    }
+  }
+  FakeUpstream::t_stream = 0;
+}
+
+/// Op 0's second allocation and op 1's only one may come from the driver.
+class Direct : public testing::Test {
+ protected:
+  FakeUpstream upstream;
+  PlannedAllocator allocator{upstream};
+  SlotTable direct{.slots = {{0, 0}, {0, 8}, {0, 8}}, .first_slot = {0, 2, 3}, .arena_bytes = 0};
+};
+
+TEST_F(Direct, ServesWhatTheTableNamesAndFreesItAsSuch) {
+  ProfileSession session(allocator, &direct);
+  EXPECT_EQ(upstream.cache_releases, 1);
+  session.enter_op(0);
+  void* cached = allocator.allocate(8);
+  void* from_driver = allocator.allocate(8);
+  void* another_stream = allocator.allocate(8, /*stream=*/16);
+  session.enter_op(1);
+  void* also = allocator.allocate(8);
+  void* third = allocator.allocate(8);  // the table names one
+  EXPECT_EQ(upstream.direct_requests, 2);
+  EXPECT_FALSE(session.refused());
+  EXPECT_EQ(session.allocations().size(), 5U);
+  EXPECT_TRUE(allocator.record_stream(from_driver, 16));  // the driver waits for every stream
+  EXPECT_FALSE(allocator.record_stream(cached, 16));
+  // The fake upstream says if one is freed as the other kind.
+  for (void* pointer : {cached, another_stream, also, third}) allocator.free(pointer);
+  std::thread([&] { allocator.free(from_driver); }).join();
+  EXPECT_EQ(session.allocations()[1].free_op, 1);
+}
+
+TEST_F(Direct, ARefusalIsTakenOnce) {
+  ProfileSession session(allocator, &direct);
+  session.enter_op(0);
+  allocator.free(allocator.allocate(8));
+  upstream.refuse_direct = true;
+  void* refused = allocator.allocate(8);
+  upstream.refuse_direct = false;
+  session.enter_op(1);
+  void* after = allocator.allocate(8);
+  EXPECT_TRUE(session.refused());
+  EXPECT_EQ(upstream.direct_requests, 1);
+  EXPECT_EQ(session.allocations().size(), 3U);
+  allocator.free(refused);
+  allocator.free(after);
+}
+
+TEST_F(Direct, ATensorOutlivesItsRun) {
+  void* survivor = nullptr;
+  {
+    ProfileSession session(allocator, &direct);
+    session.enter_op(1);
+    survivor = allocator.allocate(8);
+  }
+  EXPECT_TRUE(allocator.record_stream(survivor, 16));
+  allocator.free(survivor);
+  EXPECT_EQ(upstream.live_blocks(), 0U);
+}
+
 TEST(Threads, FreesGoOnWhileAProfiledRunEnds) {
   FakeUpstream upstream;
   PlannedAllocator allocator(upstream);
