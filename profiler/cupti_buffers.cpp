@@ -8,8 +8,8 @@
 namespace stowage::profiler {
 
 CuptiBuffers& CuptiBuffers::instance() {
-  static CuptiBuffers* const buffers = new CuptiBuffers;  // CUPTI may give a buffer back while static objects die
-  return *buffers;
+  static CuptiBuffers* const kBuffers = new CuptiBuffers;  // CUPTI may give a buffer back while static objects die
+  return *kBuffers;
 }
 
 bool CuptiBuffers::open() {
