@@ -207,6 +207,8 @@ class PlannedAllocator {
   /// Gives the arena back if no run holds it and nothing in it is live. Whether the upstream got any memory.
   bool release_idle_arena();
   std::int64_t arena_bytes() const;
+  /// Has the upstream give back what it holds unused, as profiled runs leave it.
+  void trim() { upstream_.release_cache(); }
 
   /// Debug mode: fills a slot with NaN bytes (0xFF) as it is freed.
   void set_poison(bool on) { poison_.store(on, std::memory_order_relaxed); }

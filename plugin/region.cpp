@@ -297,15 +297,19 @@ bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code&
       return false;
     }
   }
-  PlannedSession session(allocator, planned.table);
-  if (!session.owns_arena()) return false;
-  torch::jit::InterpreterState(code).run(stack);
+  bool is_first = false;
+  {
+    PlannedSession session(allocator, planned.table);
+    if (!session.owns_arena()) return false;
+    torch::jit::InterpreterState(code).run(stack);
 
-  std::lock_guard lock(planned.mutex);
-  planned.last = session.counters();
-  planned.total.add(planned.last);
-  planned.last_peak_bytes = planned.outside_bytes + planned.table.arena_bytes + session.upstream_peak_bytes();
-  ++planned.runs;
+    std::lock_guard lock(planned.mutex);
+    planned.last = session.counters();
+    planned.total.add(planned.last);
+    planned.last_peak_bytes = planned.outside_bytes + planned.table.arena_bytes + session.upstream_peak_bytes();
+    is_first = ++planned.runs == 1;
+  }
+  if (is_first) allocator.trim();
   return true;
 }
 
