@@ -29,6 +29,7 @@ MODES = {
     "eager": ("eager", ""),
     "expandable": ("eager", "expandable_segments:True"),
     "captured": ("captured", ""),
+    "captured_expandable": ("captured", "expandable_segments:True"),
     "planned": ("planned", ""),
 }
 #: Processes at once; building a big model's graph takes a CPU and a few GiB.

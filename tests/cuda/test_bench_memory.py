@@ -48,6 +48,7 @@ def test_figures_of_a_row(tmp_path):
         assert row[f"{mode}_reserved_bytes"] % (2 * MIB) == 0  # the allocator takes segments of 2 MiB and more
     assert row["planned_peak_bytes"] == row["bound_bytes"] <= row["planned_allocated_bytes"]
     assert row["arena_bound_bytes"] == row["arena_bytes"] <= row["planned_allocated_bytes"]
+    assert 0 < row["captured_expandable_reserved_bytes"] <= row["captured_reserved_bytes"] + 32 * MIB
     best = min(row["eager_reserved_bytes"], row["eager_expandable_reserved_bytes"])
     saved = 1 - row["planned_reserved_bytes"] / best
     assert found["means"]["all"]["saved_of_best"] == saved
@@ -74,6 +75,7 @@ PLAN = {"peak_bytes": 5, "bound_bytes": 5, "arena_bytes": 110, "arena_bound_byte
 
 
 def measured(row, eager, expandable, planned):
+    row.record("captured_expandable", answer(1, planned * 5 // 4))
     row.record("eager", answer(1, eager))
     row.record("expandable", answer(1, expandable))
     row.record("captured", answer(1, eager))
@@ -86,8 +88,8 @@ def test_means_of_rows():
     found = rows.means([measured(rows.Row("a", 1, "sgd", True), 100, 80, 60),
                         measured(rows.Row("b", 1, "sgd", False), 100, 200, 100)])
     assert found["table"] == {"rows": 1, "rows_measured": 1, "saved_of_native": 0.4, "saved_of_best": 0.25,
-                              "worst_row": ["a", 1, "sgd", 0.25], "arena_waste": pytest.approx(0.1),
-                              "arena_waste_max": pytest.approx(0.1)}
+                              "saved_of_captured": pytest.approx(0.2), "worst_row": ["a", 1, "sgd", 0.25],
+                              "arena_waste": pytest.approx(0.1), "arena_waste_max": pytest.approx(0.1)}
     assert (found["all"]["rows"], found["all"]["saved_of_native"], found["all"]["saved_of_best"]) == (2, 0.2, 0.125)
     assert found["all"]["worst_row"] == ["b", 1, "sgd", 0.0]
 

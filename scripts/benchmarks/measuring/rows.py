@@ -17,6 +17,7 @@ FIELDS = {
                    "eager_expandable_reserved_bytes": "reserved_bytes"},
     "captured": {"captured_allocated_bytes": "allocated_bytes", "captured_reserved_bytes": "reserved_bytes",
                  "capture_seconds": "capture_seconds"},
+    "captured_expandable": {"captured_expandable_reserved_bytes": "reserved_bytes"},
     "planned": {"planned_allocated_bytes": "allocated_bytes", "planned_reserved_bytes": "reserved_bytes",
                 "planned_peak_bytes": "peak_bytes", "bound_bytes": "bound_bytes", "arena_bytes": "arena_bytes",
                 "arena_bound_bytes": "arena_bound_bytes", "plan_seconds": "plan_seconds",
@@ -76,6 +77,11 @@ class Row:
     def saved_of_best(self) -> float | None:
         return self.saved("eager", "eager_expandable")
 
+    def saved_of_captured(self) -> float | None:
+        """What is the plan's own doing: a captured step needs less than eager already where that updates all weights at
+        once (foreach) and runs backward on a thread of its own, with a second cuBLAS workspace."""
+        return self.saved("captured", "captured_expandable")
+
     def arena_waste(self) -> float | None:
         """How much larger the arena is than the bytes that live in it at once."""
         bound = self.values.get("arena_bound_bytes")
@@ -88,8 +94,10 @@ def means(rows: list[Row]) -> dict:
 
 
 def _means(rows: list[Row]) -> dict:
-    native, best, waste = ([value for value in map(figure, rows) if value is not None]
-                           for figure in (Row.saved_of_native, Row.saved_of_best, Row.arena_waste))
+    native, best, captured, waste = (
+        [value for value in map(figure, rows) if value is not None]
+        for figure in (Row.saved_of_native, Row.saved_of_best, Row.saved_of_captured, Row.arena_waste)
+    )
     measured = [row for row in rows if row.saved_of_best() is not None]
     worst = min(measured, key=Row.saved_of_best, default=None)
     return {
@@ -97,6 +105,7 @@ def _means(rows: list[Row]) -> dict:
         "rows_measured": len(measured),
         "saved_of_native": mean(native) if native else None,
         "saved_of_best": mean(best) if best else None,
+        "saved_of_captured": mean(captured) if captured else None,
         "worst_row": [worst.model, worst.batch, worst.optimizer, worst.saved_of_best()] if worst else None,
         "arena_waste": mean(waste) if waste else None,
         "arena_waste_max": max(waste, default=None),
@@ -108,7 +117,7 @@ def show(rows: list[Row], console: Console) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("MiB", no_wrap=True)
     for title in ("allocated\neager", "\nplanned", "\nbound", "reserved\neager", "\nexpandable", "\ncaptured",
-                  "\nplanned", "\narena", "saved of\nnative", "\nbest", "planned\nin"):
+                  "\nplanned", "\narena", "saved of\nnative", "\nbest", "\ncaptured", "planned\nin"):
         table.add_column(title, justify="right", no_wrap=True)
     names = ("eager_allocated_bytes", "planned_allocated_bytes", "bound_bytes", "eager_reserved_bytes",
              "eager_expandable_reserved_bytes", "captured_reserved_bytes", "planned_reserved_bytes", "arena_bytes")
@@ -116,7 +125,7 @@ def show(rows: list[Row], console: Console) -> None:
         seconds = row.values.get("plan_seconds")
         table.add_row(
             f"{row.model} {row.batch} {row.optimizer}", *(_mib(row.values.get(name)) for name in names),
-            _percent(row.saved_of_native()), _percent(row.saved_of_best()),
+            *map(_percent, (row.saved_of_native(), row.saved_of_best(), row.saved_of_captured())),
             "-" if seconds is None else f"{seconds:.2f} s",
         )
     device = next((row.device for row in rows if row.device), "no device")
@@ -132,8 +141,10 @@ def _sentence(which: str, found: dict) -> str:
     text = f"\n{which}: {found['rows_measured']} of {found['rows']} measured"
     if found["worst_row"]:
         model, batch, optimizer, saved = found["worst_row"]
-        text += (f"; saved of native {_percent(found['saved_of_native'])}, of the better of native and expandable "
-                 f"{_percent(found['saved_of_best'])} (least: {model} {batch} {optimizer}, {_percent(saved)})")
+        text += (f"; saved of native {_percent(found['saved_of_native'])}, "
+                 f"of the better of native and expandable {_percent(found['saved_of_best'])} "
+                 f"(least: {model} {batch} {optimizer}, {_percent(saved)}), "
+                 f"of the better of captured with and without expandable {_percent(found['saved_of_captured'])}")
     if found["arena_waste"] is not None:
         text += f"; arena above its bound {found['arena_waste']:.3%}, at most {found['arena_waste_max']:.3%}"
     return text
