@@ -64,7 +64,8 @@ def run_part(part: Part, limit_s: float, environment: dict[str, str]) -> PartRep
     report = PartReport(part.name, limit_s)
     start = time.monotonic()
     with tempfile.TemporaryFile("w+") as errors:
-        # The part begins nothing that it cannot end by its deadline; a session of its own lets all its processes be ended.
+        # The part begins nothing that it cannot end by its deadline. In a session of its own, all its processes can be
+        # ended at once.
         command = [sys.executable, "-m", f"gpu.{part.module}", str(start + limit_s - 3), *part.arguments]
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=errors, text=True, start_new_session=True)
@@ -97,9 +98,11 @@ def how_it_ended(status: int, out_of_time: bool, errors: str) -> Outcome | None:
     if status == 0:
         return None
     if out_of_time:
-        return Outcome("end of the part", "failed", "it was ended at its limit: a check hangs, or takes far longer than it says")
+        return Outcome("end of the part", "failed", "it was ended at its limit: a check hangs, or takes far longer "
+                       "than it says")
     said = [text for text in errors.splitlines() if text.strip() and not text.startswith(("frame #", " "))]
-    return Outcome("end of the part", "failed", f"exit status {status}: {first_line(said[-1]) if said else 'it says nothing'}")
+    last_words = first_line(said[-1]) if said else "it says nothing"
+    return Outcome("end of the part", "failed", f"exit status {status}: {last_words}")
 
 
 def run_all(parts: list[Part], limit_s: float, environment: dict[str, str], report: Report, out: Path) -> None:

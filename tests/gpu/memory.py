@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step reserves and allocates, unplanned and planned, with native and expandable segments, and what dry CUDA said
-of it. The processes that measure are those of `scripts/bench memory`."""
+"""What a step reserves and allocates, unplanned and planned, with native and expandable segments, and what dry CUDA
+said of it. The processes that measure are those of `scripts/bench memory`."""
 
 from __future__ import annotations
 

@@ -72,7 +72,8 @@ class Part:
         """
         left = self.seconds_left()
         if left < needs_s:
-            return self._end(Outcome(name, "skipped", f"no time: needs about {needs_s:.0f} s, {max(left, 0):.0f} s left"))
+            why = f"no time: needs about {needs_s:.0f} s, {max(left, 0):.0f} s left"
+            return self._end(Outcome(name, "skipped", why))
         start = time.monotonic()
         try:
             found = body()

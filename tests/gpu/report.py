@@ -44,9 +44,9 @@ class Report:
         return next((outcome.values for outcome in self.outcomes() if "capability" in outcome.values), {})
 
     def to_json(self) -> dict[str, Any]:
-        return {"dry": self.is_dry(), "command": self.command, "limit_s": self.limit_s, "seconds": round(self.seconds, 1),
-                "succeeded": self.succeeded(), "counts": self.counts(), "facts": self.facts(),
-                "parts": [asdict(part) for part in self.parts]}
+        return {"dry": self.is_dry(), "command": self.command, "limit_s": self.limit_s,
+                "seconds": round(self.seconds, 1), "succeeded": self.succeeded(), "counts": self.counts(),
+                "facts": self.facts(), "parts": [asdict(part) for part in self.parts]}
 
     def to_text(self) -> str:
         lines = [f"{DRY}: measured without a GPU, values not compared" if self.is_dry() else "on a GPU",

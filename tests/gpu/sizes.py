@@ -56,9 +56,11 @@ def judge(found: dict[str, int], notes: list[str]) -> tuple[str, dict[str, int]]
     if "sizes_seen_twice" not in found:
         raise Skip(f"not recorded: this build's store has no sizes of CUPTI's; {found}")
     if found["sizes_seen_twice"] == 0:
-        raise Skip(f"not recorded: CUPTI saw no allocation; notes: {'; '.join(map(first_line, notes)) or 'none'}; {found}")
-    return (f"{found['sizes_seen_twice']} of {found['allocations']} allocations seen by CUPTI too, all with the same size; "
-            f"{found.get('kernels_of_ops', 0)} of {found.get('kernels', 0)} kernels belong to an op; nothing dropped"), found
+        told = "; ".join(map(first_line, notes)) or "none"
+        raise Skip(f"not recorded: CUPTI saw no allocation; notes: {told}; {found}")
+    seen, kernels, of_ops = (found.get(name, 0) for name in ("sizes_seen_twice", "kernels", "kernels_of_ops"))
+    return (f"{seen} of {found['allocations']} allocations seen by CUPTI too, all with the same size; "
+            f"{of_ops} of {kernels} kernels belong to an op; nothing dropped"), found
 
 
 def check(case: Case, folder: Path) -> tuple[str, dict[str, int]]:

@@ -48,7 +48,10 @@ def planned_runs() -> int:
 
 
 def pairs(case: Case) -> tuple[list[float], list[float]]:
-    """Milliseconds of each planned step, and of each unplanned. The unplanned step is compiled before planning begins, so stowage never meets its graph."""
+    """Milliseconds of each planned step, and of each unplanned.
+
+    The unplanned step is compiled before planning begins, so stowage never meets its graph.
+    """
     stowage.status()  # loads the plugin
     without, with_plan = Training(case), Training(case)
     unplanned = bound(without)
@@ -84,8 +87,8 @@ def measure(part: Part, case: Case) -> tuple[str, dict[str, float]]:
     if part.dry:
         raise Skip(f"{DRY}: kernels do nothing, {PAIRS} pairs not timed")
     found = summary(planned, unplanned)
-    return (f"planned {found['planned_ms']:.3f} ms, unplanned {found['unplanned_ms']:.3f} ms, ratio {found['ratio']:.3f} "
-            f"({found['ratio_p10']:.3f} to {found['ratio_p90']:.3f})"), found
+    return (f"planned {found['planned_ms']:.3f} ms, unplanned {found['unplanned_ms']:.3f} ms, "
+            f"ratio {found['ratio']:.3f} ({found['ratio_p10']:.3f} to {found['ratio_p90']:.3f})"), found
 
 
 def main() -> None:

@@ -11,15 +11,17 @@ import stowage
 import torch
 
 from gpu.outcome import Failure, Part
-from gpu.training import DEVICE, Case, Step, Tensors, Training, be_deterministic, difference, planned_phase
+from gpu.training import DEVICE, STEPS, Case, Step, Tensors, Training, be_deterministic, difference, planned_phase
 
+#: Without random draws, which threads would share.
 CASE = Case("resnet18", 8, "sgd")
-#: For two threads: no random draws, which threads would share.
 NEEDS_S = 4
 #: Of an H200's clock: some 10 ms, many times what a step takes.
 LATE_CYCLES = 20_000_000
 SIZE = 1 << 20
 LATE_STEPS = 12
+#: Of which every third is on another stream.
+MANY_STEPS = 16
 
 #: The buffer `a` of each step is read late; as soon as it has gone, others of its size are written.
 PROGRAM = """
@@ -81,15 +83,16 @@ def late_reads(part: Part, reader: LateReader) -> str:
     return f"{LATE_STEPS} steps equal, {busy} allocations found their slot held; reads without record_stream {text}"
 
 
-def unplanned(training: Training) -> tuple[Step, Tensors]:
+def unplanned(training: Training, steps: int = STEPS) -> tuple[Step, Tensors]:
+    """A captured step, and what it computes before stowage plans."""
     stowage.disable()
     step = training.capture()
-    return step, training.run(step)
+    return step, training.run(step, steps)
 
 
 def two_streams(part: Part) -> str:
     training = Training(CASE)
-    step, expected = unplanned(training)
+    step, expected = unplanned(training, MANY_STEPS)
     side = torch.cuda.Stream()
     count = 0
 
@@ -106,13 +109,11 @@ def two_streams(part: Part) -> str:
         return loss
 
     stowage.enable()
-    found = training.run(alternating, steps=16)
+    found = training.run(alternating, steps=MANY_STEPS)
     phase = planned_phase()
-    stowage.disable()
-    expected = training.run(step, steps=16)
     part.same("steps on two streams", lambda: difference(found, expected))
-    return f"16 steps equal, {phase['runs']} planned, {phase['total']['misses']['stream']['allocations']} allocations of " \
-           "another stream"
+    elsewhere = phase["total"]["misses"]["stream"]["allocations"]
+    return f"{MANY_STEPS} steps equal, {phase['runs']} planned, {elsewhere} allocations of another stream"
 
 
 def two_threads(part: Part, own_streams: bool) -> str:
@@ -131,6 +132,8 @@ def two_threads(part: Part, own_streams: bool) -> str:
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(train, range(2)))
     runs = [phase.get("runs", 0) for region in stowage.status()["regions"][-2:] for phase in region["phases"]]
+    if sum(runs) == 0:
+        raise Failure("no step followed a plan")
     for number in range(2):
         part.same("trainings in two threads", lambda: difference(found[number], captured[number][1]))
     return f"two trainings equal, {' and '.join(map(str, runs))} planned steps"
