@@ -8,7 +8,7 @@ import sys
 import stowage
 import torch
 
-from gpu.outcome import Failure, Part
+from gpu.outcome import Failure, Part, Skip
 from gpu.training import DEVICE, STEPS, Case, Tensors, Training, be_deterministic, difference, planned_phase
 
 #: Values of the options `poison` and `reuse`.
@@ -51,7 +51,7 @@ def check(part: Part, case: Case, settings: tuple[tuple[str, str], ...], needs_s
 
 def planned(part: Part, kept: dict, poison: str, reuse: str) -> str:
     if "expected" not in kept:
-        raise Failure("there is no captured training to compare with")
+        raise Skip("there is no captured training to compare with")
     stowage.set_option("poison", poison)
     stowage.set_option("reuse", reuse)
     stowage.enable()

@@ -62,6 +62,8 @@ class Report:
 
 
 def line(outcome: Outcome) -> str:
-    """One line; a figure that no GPU gave says so."""
-    label = DRY if outcome.state == "figure" and outcome.dry else outcome.state
-    return f"{label:8}  {outcome.name}: {outcome.detail}" if outcome.detail else f"{label:8}  {outcome.name}"
+    """One line; what no GPU gave says so."""
+    detail = outcome.detail
+    if outcome.dry and not detail.startswith(DRY):
+        detail = f"{DRY}: {detail}"
+    return f"{outcome.state:7}  {outcome.name}: {detail}" if detail else f"{outcome.state:7}  {outcome.name}"

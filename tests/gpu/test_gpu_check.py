@@ -228,13 +228,15 @@ def test_the_report_fails_when_a_check_did_or_none_ran():
     assert not report_of().succeeded()
 
 
-def test_figures_of_dry_cuda_are_labelled():
+def test_what_dry_cuda_gave_is_labelled():
     figure = Outcome("step", "figure", "3 MiB", {"capability": "9.0"}, dry=True)
-    assert line(figure) == "dry CUDA  step: 3 MiB"
+    assert line(figure) == "figure   step: dry CUDA: 3 MiB"
+    assert line(Outcome("step", "passed", "3 MiB", dry=True)) == "passed   step: dry CUDA: 3 MiB"
+    assert line(Outcome("step", "figure", "3 MiB")) == "figure   step: 3 MiB"
     report = report_of(figure, Outcome("b", "skipped", "why", dry=True))
     assert report.to_text().splitlines() == [
         "dry CUDA: measured without a GPU, values not compared", "scripts/gpu_check: 12 s of 300 s", "",
-        "part (3 s of 20 s)", "  dry CUDA  step: 3 MiB", "  skipped   b: why", "",
+        "part (3 s of 20 s)", "  figure   step: dry CUDA: 3 MiB", "  skipped  b: dry CUDA: why", "",
         "0 passed, 0 failed, 1 skipped, 1 figures"]
     written = json.loads(json.dumps(report.to_json()))
     assert written["dry"] and written["succeeded"] and written["facts"] == {"capability": "9.0"}

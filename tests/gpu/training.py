@@ -124,7 +124,9 @@ def planned_phase(min_runs: int = MIN_PLANNED_RUNS) -> dict:
     if not regions:
         why = "; ".join(f"{graph['name']}: {graph['why']}" for graph in status["left_alone"])
         raise Failure(f"nothing was planned: {why or 'no graph met stowage'}")
-    phase = regions[-1]["phases"][0]
+    phase = next(iter(regions[-1]["phases"]), None)
+    if phase is None:
+        raise Failure(f"nothing was planned: '{regions[-1]['name']}' ran as it is {regions[-1]['runs_as_is']} times")
     if phase["state"] != "planned":
         raise Failure(f"not planned: {phase.get('why', 'its allocations were not steady')}")
     if phase["runs"] < min_runs or phase["last"]["hits"]["allocations"] == 0:
