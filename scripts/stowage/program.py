@@ -94,6 +94,9 @@ def compile_step(
     graph.output(copy[trace.loss])
     graph.eliminate_dead_code(_must_stay)
 
+    if tensors[0].is_cuda and any(node.target in _MATRIX_OPS for node in graph.nodes):
+        _make_cublas_workspace(tensors[0].device)
+
     values = [copy[node] for node in (*trace.batch, *trace.params, *trace.buffers)]
     values += [copy[node] for node, _ in trace.constants] + held
     values += [node for state in states for node in state.values()]
@@ -123,6 +126,14 @@ def _must_stay(node: torch.fx.Node) -> bool:
     """Whether an op whose result is unused does something all the same: writes, or draws random numbers."""
     return node.is_impure() or node.target in _SILENT_WRITERS
 
+
+def _make_cublas_workspace(device: torch.device) -> None:
+    """cuBLAS keeps its workspace for good from its first use on. Made before the first step it lies beside the weights,
+    not amid what that step leaves behind, where it would keep memory from the arena."""
+    torch.mm(torch.zeros(1, 1, device=device), torch.zeros(1, 1, device=device))
+
+
+_MATRIX_OPS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 #: Ops that update running statistics though their schema does not say so.
 _SILENT_WRITERS = {aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default}
