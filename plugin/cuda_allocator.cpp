@@ -85,7 +85,8 @@ class CudaAllocator final : public caching::CUDAAllocator {
     const DeviceIndex device = current_device();
     PlannedAllocator& planned = devices().at(device);
     if (size_bytes != 0 && planned.intercepts()) {
-      void* pointer = planned.allocate(size_bytes, to_stream(c10::cuda::getCurrentCUDAStream(device)));
+      const Stream stream = to_stream(c10::cuda::getCurrentCUDAStream(device));
+      void* pointer = with_idle_arenas([&] { return planned.allocate(size_bytes, stream); });
       return {pointer, pointer, &delete_cuda, c10::Device(c10::kCUDA, device)};
     }
     DataPtr data = with_idle_arenas([&] { return upstream_.allocate(size_bytes); });
@@ -99,12 +100,14 @@ class CudaAllocator final : public caching::CUDAAllocator {
   void* raw_alloc_with_stream(std::size_t size_bytes, cudaStream_t stream) override {
     PlannedAllocator& planned = devices().at(current_device());
     if (size_bytes != 0 && planned.intercepts()) {
-      return planned.allocate(size_bytes, reinterpret_cast<Stream>(stream));
+      return with_idle_arenas([&] { return planned.allocate(size_bytes, reinterpret_cast<Stream>(stream)); });
     }
     return with_idle_arenas([&] { return upstream_.raw_alloc_with_stream(size_bytes, stream); });
   }
   void raw_delete(void* pointer) override { delete_cuda(pointer); }
-  c10::DeleterFnPtr raw_deleter() const override { return &delete_cuda; }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return upstream_.isEnabled() ? &delete_cuda : upstream_.raw_deleter();  // with caching off, blocks of another kind
+  }
 
   using CUDAAllocator::recordStream;
   void recordStream(const DataPtr& data, CUDAStream stream) override {
@@ -250,6 +253,7 @@ std::string why_no_cuda_allocator() {
 
 std::string install_cuda_allocator() {
   if (caching::get() == &wrapper()) return {};
+  if (caching::get() != native_allocator().allocator) return why_no_cuda_allocator();
   if (native_allocator().deleter == nullptr) {
     return fmt::format(
         "cannot plan CUDA memory: the present allocator '{}' has no raw deleter; enable stowage before the library "
@@ -261,12 +265,6 @@ std::string install_cuda_allocator() {
   caching::allocator.store(&wrapper());
   c10::SetAllocator(c10::kCUDA, &wrapper());
   return {};
-}
-
-void remove_cuda_allocator() {
-  if (caching::get() != &wrapper()) return;
-  caching::allocator.store(native_allocator().allocator);
-  c10::SetAllocator(c10::kCUDA, native_allocator().allocator);
 }
 
 }  // namespace stowage

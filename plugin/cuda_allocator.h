@@ -16,13 +16,12 @@ int cuda_allocator_count();
 
 /// Makes PyTorch allocate CUDA memory through `cuda_allocator()`, whether CUDA is in use already or not. Does nothing
 /// if it does already. Returns why CUDA memory is not planned, in one line; empty if it is.
+///
+/// For good: outside planned runs everything is handed on, and tensors that hold our deleter outlive any run. PyTorch's
+/// own allocator would take them for strangers, and ignore the streams that they are recorded on.
 std::string install_cuda_allocator();
 
 /// Why CUDA memory is not planned now, in one line; empty if it is.
 std::string why_no_cuda_allocator();
-
-/// Gives PyTorch its former allocator back; blocks that are still live go on to be freed through ours. Does nothing if
-/// somebody else's stands above ours.
-void remove_cuda_allocator();
 
 }  // namespace stowage

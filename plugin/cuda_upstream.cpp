@@ -25,7 +25,19 @@ class CudaEvent final : public Event {
   at::cuda::CUDAEvent event_;  // without timing
 };
 
+/// Of cached blocks: the allocator tells another one while its caching is off.
+c10::DeleterFnPtr caching_deleter(c10::cuda::CUDACachingAllocator::CUDAAllocator& native) {
+  const bool is_on = native.isEnabled();
+  if (!is_on) native.enable(true);
+  const c10::DeleterFnPtr deleter = native.raw_deleter();
+  if (!is_on) native.enable(false);
+  return deleter;
+}
+
 }  // namespace
+
+NativeAllocator::NativeAllocator(c10::cuda::CUDACachingAllocator::CUDAAllocator* native)
+    : allocator(native), deleter(caching_deleter(*native)) {}
 
 void NativeAllocator::record_stream(void* block, c10::DeviceIndex device, c10::cuda::CUDAStream stream) {
   // It takes only what has its own deleter.

@@ -14,8 +14,7 @@ inline Stream to_stream(c10::cuda::CUDAStream stream) { return reinterpret_cast<
 
 /// The CUDA allocator that was there before ours, and what must be known of its use. Thread safe.
 struct NativeAllocator {
-  explicit NativeAllocator(c10::cuda::CUDACachingAllocator::CUDAAllocator* native)
-      : allocator(native), deleter(native->raw_deleter()) {}
+  explicit NativeAllocator(c10::cuda::CUDACachingAllocator::CUDAAllocator* native);
 
   /// `block`, which it allocated, is used on `stream` too.
   void record_stream(void* block, c10::DeviceIndex device, c10::cuda::CUDAStream stream);

@@ -38,12 +38,7 @@ void install_allocators() {
 #endif
 }
 
-void remove_allocators() {
-  remove_cpu_allocator();
-#ifdef STOWAGE_CUDA
-  remove_cuda_allocator();
-#endif
-}
+void remove_allocators() { remove_cpu_allocator(); }
 
 std::string why_unplanned(c10::Device device) {
   if (!device.is_cuda()) return {};

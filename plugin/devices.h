@@ -22,7 +22,8 @@ std::vector<PlannedAllocator*> all_allocators();
 /// Makes PyTorch allocate through the planned allocators, also where it has allocated already. What cannot be had is
 /// told in a note.
 void install_allocators();
-/// Gives PyTorch its former allocators back; blocks that are still live go on to be freed through ours.
+/// Gives PyTorch its former CPU allocator back; blocks that are still live go on to be freed through ours. The one of
+/// CUDA stays, see `install_cuda_allocator`.
 void remove_allocators();
 
 /// What tells the device from another: its name, and what kernels are chosen by.
