@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -109,6 +110,7 @@ class FakeUpstream : public Upstream {
   bool refuse = false;
   bool refuse_direct = false;
   bool refuse_waits = false;
+  std::optional<Stream> untold;         ///< nobody can tell what that stream has got
   std::atomic<bool> capturing = false;  ///< nobody can tell what streams have got
   std::function<void()> meanwhile;      ///< done once, while the next allocation is under way
   std::function<void()> while_asking;   ///< done once, while the next event is asked
@@ -213,7 +215,7 @@ class FakeUpstream::FakeEvent final : public Event {
 
 inline std::unique_ptr<Event> FakeUpstream::record_event(Stream stream) noexcept {
   std::lock_guard lock(mutex_);
-  if (capturing) return nullptr;
+  if (capturing || untold == stream) return nullptr;
   return std::make_unique<FakeEvent>(*this, stream);
 }
 

@@ -85,12 +85,12 @@ TEST(Profile, TellsAllocationsOfOtherStreamsFromItsOwn) {
   FakeUpstream::t_stream = 0;
 }
 
-/// Op 0's second allocation and op 1's only one may come from the driver.
+/// Op 0's second and third allocation and op 1's only one may come from the driver.
 class Direct : public testing::Test {
  protected:
   FakeUpstream upstream;
   PlannedAllocator allocator{upstream};
-  SlotTable direct{.slots = {{0, 0}, {0, 8}, {0, 8}}, .first_slot = {0, 2, 3}, .arena_bytes = 0};
+  SlotTable direct{.slots = {{0, 0}, {0, 8}, {0, 8}, {0, 8}}, .first_slot = {0, 3, 4}, .arena_bytes = 0};
 };
 
 TEST_F(Direct, ServesWhatTheTableNamesAndFreesItAsSuch) {

@@ -131,6 +131,24 @@ TEST_F(Streams, WhatCannotBeToldDuringACaptureIsAskedLater) {
   allocator.free(shared);
 }
 
+TEST_F(Streams, OneStreamThatCannotBeToldHoldsTheSlot) {
+  allocator.reserve_arena(table.arena_bytes);
+  PlannedSession session(allocator, table);
+  void* shared = make(session, 0, kDefault);
+  use(shared, kSide, kDefault);
+  use(shared, kThird, kSide);
+  upstream.untold = kThird;
+  allocator.free(shared);
+  upstream.finish(kSide);
+  void* busy = make(session, 1, kDefault);
+  EXPECT_EQ(allocator.arena_of(busy), nullptr);
+  upstream.untold.reset();
+  upstream.finish(kThird);
+  EXPECT_EQ(make(session, 1, kDefault), shared);
+  allocator.free(busy);
+  allocator.free(shared);
+}
+
 TEST_F(Streams, ARunOnAnotherStreamFollowsTheRunBefore) {
   allocator.reserve_arena(table.arena_bytes);
   for (const Stream stream : {kDefault, kSide, kThird, kSide, kDefault}) {
