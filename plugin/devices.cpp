@@ -62,7 +62,7 @@ std::string describe(c10::Device device) {
 
 void synchronize([[maybe_unused]] c10::Device device) {
 #ifdef STOWAGE_CUDA
-  if (!device.is_cuda()) return;
+  if (!device.is_cuda() || !allocator_of(device).may_plan()) return;
   const c10::cuda::CUDAGuard guard(device);
   c10::cuda::device_synchronize();
 #endif

@@ -29,7 +29,7 @@ void remove_allocators();
 /// What tells the device from another: its name, and what kernels are chosen by.
 std::string describe(c10::Device device);
 
-/// Waits until the device has done all that it was given.
+/// Waits until the device has done all that it was given. Not while a CUDA graph is captured: that would break it.
 void synchronize(c10::Device device);
 
 /// PyTorch's alignment of the device's memory, which is that of slots.

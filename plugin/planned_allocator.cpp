@@ -36,7 +36,7 @@ Arena* PlannedAllocator::current_arena() const {
 }
 
 void PlannedAllocator::reserve_arena(std::int64_t size_bytes) {
-  if (arena_bytes() >= size_bytes) return;
+  if (arena_bytes() >= size_bytes || !upstream_.may_plan()) return;
   {
     std::lock_guard lock(mutex_);
     if (arena_taken_ || std::exchange(reserving_, true)) return;

@@ -199,8 +199,8 @@ class PlannedAllocator {
   /// Where the arena begins in which `pointer` lies, or null.
   void* arena_of(const void* pointer) const;
 
-  /// Makes the arena at least this large. Does nothing while a run holds it, or another
-  /// thread makes one. Lets the upstream's error through.
+  /// Makes the arena at least this large. Does nothing while a run holds it, another thread makes one, or no run may be
+  /// planned. Lets the upstream's error through.
   void reserve_arena(std::int64_t size_bytes);
   /// Gives the arena back, at once or when its last live slot is freed.
   void release_arena();

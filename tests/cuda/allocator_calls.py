@@ -70,7 +70,8 @@ def memory_summary(step: Step) -> None:
 def memory_snapshot(step: Step) -> None:
     step()
     blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
-    assert sum(block["size"] for block in blocks if block["state"] == "active_allocated") == torch.cuda.memory_allocated()
+    allocated = [block["size"] for block in blocks if block["state"] == "active_allocated"]
+    assert sum(allocated) == torch.cuda.memory_allocated()
 
 
 @call

@@ -21,9 +21,10 @@ DEFAULTS = {"plan": "1", "poison": "0", "reuse": "1", "verify": "0", "min_ops": 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return
+    skip = pytest.mark.skip(reason="no CUDA device; run as `scripts/drycuda python -m pytest tests/cuda`")
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device; run as `scripts/drycuda python -m pytest tests/cuda`"))
+            item.add_marker(skip)
 
 
 @pytest.fixture(autouse=True)

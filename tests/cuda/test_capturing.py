@@ -129,6 +129,23 @@ def test_a_planned_tensor_of_another_stream_that_dies_during_a_capture(dry):
     assert step.last()["misses"]["busy"]["allocations"] == 0
 
 
+def test_a_recalled_plan_takes_no_memory_from_a_pool(dry, tmp_path):
+    stowage.enable(tmp_path / "profile.db")
+    Step().until_planned()
+    stowage.disable()
+    stowage.enable(tmp_path / "profile.db")
+    step = Step()
+    step()  # the run that TorchScript profiles
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        step()
+    assert stowage.status()["arena_bytes"] == 0
+    step.region = newest_region()
+    assert step.phase()["recalled"]
+    assert step.is_planned()
+    assert all(block["state"] == "inactive" for segment in pool.snapshot() for block in segment["blocks"])
+
+
 def test_a_graph_holds_nothing_of_a_planned_tensor_that_it_frees(dry):
     """Its stream is the one that the tensor's memory is in the order of."""
     stowage.enable()

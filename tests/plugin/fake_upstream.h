@@ -49,6 +49,7 @@ class FakeUpstream : public Upstream {
   void free_direct(void* pointer) noexcept override { remove(pointer, /*direct=*/true); }
 
   Stream current_stream() override { return t_stream; }
+  bool may_plan() override { return plannable; }
   void release_cache() override { ++cache_releases; }
 
   void wait(Stream waiting, Stream stream) override {
@@ -108,6 +109,7 @@ class FakeUpstream : public Upstream {
   static inline thread_local Stream t_stream = 0;
 
   bool refuse = false;
+  bool plannable = true;
   bool refuse_direct = false;
   bool refuse_waits = false;
   std::optional<Stream> untold;         ///< nobody can tell what that stream has got

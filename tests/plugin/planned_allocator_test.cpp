@@ -165,6 +165,16 @@ TEST_F(Planned, TwoWhoReserveAtOnceLeaveOneArena) {
   EXPECT_TRUE(PlannedSession(allocator, table).owns_arena());
 }
 
+TEST_F(Planned, ReserveWaitsUntilRunsMayBePlanned) {
+  upstream.plannable = false;  // what it gave would be a pool's
+  allocator.reserve_arena(table.arena_bytes);
+  EXPECT_EQ(upstream.live_blocks(), 0U);
+  EXPECT_FALSE(PlannedSession(allocator, table).owns_arena());
+  upstream.plannable = true;
+  allocator.reserve_arena(table.arena_bytes);
+  EXPECT_TRUE(PlannedSession(allocator, table).owns_arena());
+}
+
 TEST_F(Planned, ReserveLeavesTheArenaOfARunAlone) {
   allocator.reserve_arena(table.arena_bytes);
   PlannedSession session(allocator, table);
