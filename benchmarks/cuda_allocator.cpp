@@ -65,7 +65,7 @@ void Planned(benchmark::State& state) {
   }
   table.first_slot.push_back(static_cast<std::int32_t>(table.slots.size()));
   PlannedAllocator& planned = stowage::cuda_allocator(0);
-  planned.reserve_arena(table.arena_bytes);
+  planned.reserve_arena(table);
   {
     PlannedSession session(planned, table);
     allocate_and_free(state, *c10::cuda::CUDACachingAllocator::get(), &session);

@@ -6,13 +6,22 @@
 
 namespace stowage {
 
-bool Arena::contains(const void* pointer) const {
-  const auto* byte = static_cast<const char*>(pointer);
-  return byte >= base_ && byte < base_ + size_bytes_;
+char* Arena::address_of(std::int64_t offset_bytes) const {
+  const Block& block = offset_bytes < blocks_.front().end_bytes ? blocks_.front() : blocks_.back();
+  return block.base + (offset_bytes - block.begin_bytes);
+}
+
+const Arena::Block* Arena::block_of(const void* pointer) const {
+  for (const Block& block : blocks_) {
+    if (block.contains(pointer)) return &block;
+  }
+  return nullptr;
 }
 
 std::vector<Arena::Span>::iterator Arena::find(const void* pointer) {
-  const std::int64_t begin = static_cast<const char*>(pointer) - base_;
+  const Block* block = block_of(pointer);
+  if (block == nullptr) return live_.end();
+  const std::int64_t begin = block->begin_bytes + (static_cast<const char*>(pointer) - block->base);
   const auto at = std::lower_bound(live_.begin(), live_.end(), begin,
                                    [](const Span& span, std::int64_t offset) { return span.begin_bytes < offset; });
   return at != live_.end() && at->begin_bytes == begin ? at : live_.end();
@@ -21,8 +30,9 @@ std::vector<Arena::Span>::iterator Arena::find(const void* pointer) {
 Stream Arena::take_for(Stream stream) { return std::exchange(stream_, stream); }
 
 bool Arena::try_place(Slot slot) {
-  if (slot.offset_bytes < 0 || slot.size_bytes > size_bytes_ - slot.offset_bytes) return false;
+  if (slot.offset_bytes < 0 || slot.size_bytes > size_bytes() - slot.offset_bytes) return false;
   const std::int64_t end_bytes = slot.offset_bytes + slot.size_bytes;
+  if (slot.offset_bytes < cut_bytes() && end_bytes > cut_bytes()) return false;
   const auto after = std::lower_bound(live_.begin(), live_.end(), slot.offset_bytes,
                                       [](const Span& span, std::int64_t begin) { return span.begin_bytes < begin; });
   if (after != live_.end() && after->begin_bytes < end_bytes) return false;
@@ -32,7 +42,7 @@ bool Arena::try_place(Slot slot) {
 }
 
 bool Arena::try_share(Slot slot) {
-  const auto span = find(base_ + slot.offset_bytes);
+  const auto span = find(address_of(slot.offset_bytes));
   if (span == live_.end() || span->holders != 1 || span->size_bytes() != slot.size_bytes) return false;
   if (span->ticket != 0 || span->stream != stream_ || has_guest(*span)) return false;
   ++span->holders;
@@ -56,7 +66,7 @@ std::optional<Arena::LetGo> Arena::let_go(const void* pointer, std::uint64_t tic
   if (span == live_.end() || span->ticket != 0 || --span->holders > 0) return std::nullopt;
   if (span->stream == stream_ && !has_guest(*span)) return LetGo{.may_end = true, .span = *span};
   span->ticket = ticket;
-  Quarantine quarantine{.ticket = ticket, .pointer = base_ + span->begin_bytes, .streams = {}, .events = {}};
+  Quarantine quarantine{.ticket = ticket, .pointer = address_of(span->begin_bytes), .streams = {}, .events = {}};
   if (span->stream != stream_) quarantine.streams.push_back(span->stream);
   std::erase_if(guests_, [&](const Guest& guest) {
     if (guest.begin_bytes != span->begin_bytes) return false;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "plugin/upstream.h"
@@ -19,7 +20,8 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-/// A block of memory, and which ranges of it are live. Not thread safe.
+/// One block of memory, or two, and which ranges of it are live. Not thread safe. A slot's offset counts from the first
+/// block's begin, and on from its end in the second: none lies in both.
 ///
 /// A range is live from `try_place` until it is freed and, where another stream than the arena's may still use it,
 /// until the work that this stream had then is done: it is quarantined meanwhile.
@@ -43,15 +45,31 @@ class Arena {
     std::vector<std::shared_ptr<Event>> events;
   };
 
-  Arena(char* base, std::int64_t size_bytes, Stream stream) : base_(base), size_bytes_(size_bytes), stream_(stream) {}
+  struct Block {
+    char* base = nullptr;
+    std::int64_t begin_bytes = 0;  ///< the offset that `base` has
+    std::int64_t end_bytes = 0;
 
-  char* base() const { return base_; }
+    bool contains(const void* pointer) const {
+      const auto* byte = static_cast<const char*>(pointer);
+      return byte >= base && byte < base + (end_bytes - begin_bytes);
+    }
+  };
+
+  Arena(std::vector<Block> blocks, Stream stream) : blocks_(std::move(blocks)), stream_(stream) {}
+
+  const std::vector<Block>& blocks() const { return blocks_; }
+  /// Where the second block begins; 0 if there is but one.
+  std::int64_t cut_bytes() const { return blocks_.back().begin_bytes; }
+  char* address_of(std::int64_t offset_bytes) const;
   /// The stream whose work uses the arena now.
   Stream stream() const { return stream_; }
-  std::int64_t size_bytes() const { return size_bytes_; }
-  bool contains(const void* pointer) const;
+  std::int64_t size_bytes() const { return blocks_.back().end_bytes; }
+  bool contains(const void* pointer) const { return block_of(pointer) != nullptr; }
+  /// The block that the byte at `pointer` is in, or null.
+  const Block* block_of(const void* pointer) const;
   bool has_live() const { return !live_.empty(); }
-  bool is_live(const void* pointer) { return contains(pointer) && find(pointer) != live_.end(); }
+  bool is_live(const void* pointer) { return find(pointer) != live_.end(); }
   const std::vector<Quarantine>& quarantines() const { return quarantines_; }
 
   /// Sets the stream whose work uses the arena now. Returns the one before.
@@ -91,8 +109,7 @@ class Arena {
   std::vector<Span>::iterator find(const void* pointer);
   bool has_guest(const Span& span) const;
 
-  char* base_;
-  std::int64_t size_bytes_;
+  std::vector<Block> blocks_;
   Stream stream_;
   std::vector<Span> live_;  ///< by address
   std::vector<Guest> guests_;

@@ -115,6 +115,7 @@ PlanRecord to_record(const Run& run, const solver::Plan& plan) {
   record.bound_bytes = plan.bound_bytes;
   record.order_status = solver::to_string(plan.order_status);
   record.arena_bytes = plan.arena_bytes;
+  record.cut_bytes = plan.cut_bytes;
   record.arena_bound_bytes = plan.arena_bound_bytes;
   record.layout_status = solver::to_string(plan.layout_status);
   return record;
@@ -143,6 +144,7 @@ solver::Plan to_plan(const Run& run, const PlanRecord& record) {
   plan.bound_bytes = record.bound_bytes;
   plan.order_status = status_from(record.order_status);
   plan.arena_bytes = record.arena_bytes;
+  plan.cut_bytes = record.cut_bytes;
   plan.arena_bound_bytes = record.arena_bound_bytes;
   plan.layout_status = status_from(record.layout_status);
   return plan;
@@ -158,6 +160,7 @@ SlotTable to_slot_table(const Run& run, const PlanRecord& record) {
 
   SlotTable table;
   table.arena_bytes = record.arena_bytes;
+  table.cut_bytes = record.cut_bytes;
   table.first_slot.assign(run.ops.size() + 1, 0);
   for (const profiler::AllocationRecord& allocation : run.allocations) ++table.first_slot[index(allocation.op) + 1];
   for (std::size_t op = 0; op < run.ops.size(); ++op) table.first_slot[op + 1] += table.first_slot[op];

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "plugin/cuda_upstream.h"
+#include "plugin/forwarding_allocator.h"
 #include "plugin/torch_headers.h"
 
 namespace stowage {
@@ -17,7 +18,6 @@ using c10::DataPtr;
 using c10::DeviceIndex;
 using c10::MempoolId_t;
 using c10::cuda::CUDAStream;
-namespace caching = c10::cuda::CUDACachingAllocator;
 
 void delete_cuda(void* pointer);
 
@@ -77,9 +77,9 @@ auto with_idle_arenas(Allocate allocate) {
 /// The caching allocator that PyTorch sees: takes the requests of planned and profiled runs, and hands everything else
 /// to the native one (torch 2.11, c10/cuda/CUDACachingAllocator.h). So statistics, snapshots, pools and out-of-memory
 /// messages are the native allocator's; an arena is one of its blocks.
-class CudaAllocator final : public caching::CUDAAllocator {
+class CudaAllocator final : public ForwardingAllocator {
  public:
-  explicit CudaAllocator(NativeAllocator& native) : native_(native), upstream_(*native.allocator) {}
+  explicit CudaAllocator(NativeAllocator& native) : ForwardingAllocator(*native.allocator), native_(native) {}
 
   DataPtr allocate(std::size_t size_bytes) override {
     const DeviceIndex device = current_device();
@@ -139,90 +139,15 @@ class CudaAllocator final : public caching::CUDAAllocator {
     native_.leave_pool();
   }
 
-  // From here on, as the native allocator does it. Every virtual, since the defaults of many throw.
-  bool is_simple_data_ptr(const DataPtr& data) const override { return data.get() == data.get_context(); }
-  void copy_data(void* to, const void* from, std::size_t size_bytes) const override {
-    upstream_.copy_data(to, from, size_bytes);
-  }
-  bool initialized() override { return upstream_.initialized(); }
-  void init(int device_count) override { upstream_.init(device_count); }
-  std::string name() override { return upstream_.name(); }
-  void enable(bool on) override { upstream_.enable(on); }
-  bool isEnabled() const override { return upstream_.isEnabled(); }
-  double getMemoryFraction(DeviceIndex device) override { return upstream_.getMemoryFraction(device); }
-  void setMemoryFraction(double fraction, DeviceIndex device) override {
-    upstream_.setMemoryFraction(fraction, device);
-  }
-  std::pair<std::size_t, std::size_t> getMemoryInfo(DeviceIndex device) override {
-    return upstream_.getMemoryInfo(device);
-  }
-  void emptyCache(MempoolId_t pool) override { upstream_.emptyCache(pool); }
-  void cacheInfo(DeviceIndex device, std::size_t* largest) override { upstream_.cacheInfo(device, largest); }
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
-    return upstream_.getDeviceStats(device);
-  }
-  void resetAccumulatedStats(DeviceIndex device) override { upstream_.resetAccumulatedStats(device); }
-  void resetPeakStats(DeviceIndex device) override { upstream_.resetPeakStats(device); }
-  std::vector<caching::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
-    return upstream_.getExpandableSegmentSizes(device);
-  }
-  caching::SnapshotInfo snapshot(MempoolId_t pool, bool traces) override { return upstream_.snapshot(pool, traces); }
-  bool isHistoryEnabled() override { return upstream_.isHistoryEnabled(); }
-  void recordHistory(bool on, c10::CachingDeviceAllocator::CreateContextFn context, std::size_t max_entries,
-                     c10::CachingDeviceAllocator::RecordContext when, bool clear,
-                     const std::vector<std::string>& skip) override {
-    upstream_.recordHistory(on, context, max_entries, when, clear, skip);
-  }
-  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& annotation) override {
-    upstream_.recordAnnotation(annotation);
-  }
-  void pushCompileContext(std::string& context) override { upstream_.pushCompileContext(context); }
-  void popCompileContext() override { upstream_.popCompileContext(); }
-  void setUserMetadata(const std::string& metadata) override { upstream_.setUserMetadata(metadata); }
-  std::string getUserMetadata() override { return upstream_.getUserMetadata(); }
-  void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override {
-    upstream_.attachOutOfMemoryObserver(std::move(observer));
-  }
-  void attachAllocatorTraceTracker(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) override {
-    upstream_.attachAllocatorTraceTracker(std::move(tracker));
-  }
-  void releasePool(DeviceIndex device, MempoolId_t pool) override { upstream_.releasePool(device, pool); }
-  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override { return upstream_.getPoolUseCount(device, pool); }
-  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, std::shared_ptr<CUDAAllocator> allocator) override {
-    upstream_.createOrIncrefPool(device, pool, std::move(allocator));
-  }
-  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use) override {
-    upstream_.setUseOnOOM(device, pool, use);
-  }
-  void setNoSplit(DeviceIndex device, MempoolId_t pool) override { upstream_.setNoSplit(device, pool); }
-  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
-                                const std::unordered_set<void*>& expected) override {
-    return upstream_.checkPoolLiveAllocations(device, pool, expected);
-  }
-  std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return upstream_.getIpcDevPtr(std::move(handle)); }
-  void enablePeerAccess(DeviceIndex device, DeviceIndex other) override { upstream_.enablePeerAccess(device, other); }
-  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t size_bytes,
-                          cudaStream_t stream, bool peer) override {
-    return upstream_.memcpyAsync(to, to_device, from, from_device, size_bytes, stream, peer);
-  }
-  std::shared_ptr<caching::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
-    return upstream_.getCheckpointState(device, pool);
-  }
-  caching::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
-                                                  std::shared_ptr<caching::AllocatorState> state) override {
-    return upstream_.setCheckpointPoolState(device, std::move(state));
-  }
-
  private:
   static void* native_block(void* pointer) {
     for (int device = 0; device < devices().count(); ++device) {
-      if (void* arena = devices().at(static_cast<DeviceIndex>(device)).arena_of(pointer)) return arena;
+      if (void* block = devices().at(static_cast<DeviceIndex>(device)).block_of(pointer)) return block;
     }
     return pointer;
   }
 
   NativeAllocator& native_;
-  caching::CUDAAllocator& upstream_;
 };
 
 /// Not told the device: asks each, which is a few loads.

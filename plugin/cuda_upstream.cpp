@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/cuda_upstream.h"
 
+#include <thread>
 #include <utility>
+
+#include "plugin/forwarding_allocator.h"
 
 namespace stowage {
 namespace {
@@ -23,6 +26,22 @@ class CudaEvent final : public Event {
  private:
   const NativeAllocator& native_;
   at::cuda::CUDAEvent event_;  // without timing
+};
+
+/// Has each segment from the driver, as large as it must be: with expandable segments they come in pages of 20 MiB.
+class DriverAllocator final : public ForwardingAllocator {
+ public:
+  using ForwardingAllocator::ForwardingAllocator;
+
+  void* raw_alloc(std::size_t size_bytes) override {
+    void* pointer = nullptr;
+    const cudaError_t error = cudaMalloc(&pointer, size_bytes);
+    if (error == cudaSuccess) return pointer;
+    (void)cudaGetLastError();
+    if (error != cudaErrorMemoryAllocation) C10_CUDA_CHECK(error);
+    return nullptr;
+  }
+  void raw_delete(void* pointer) override { C10_CUDA_CHECK_WARN(cudaFree(pointer)); }
 };
 
 /// Of cached blocks: the allocator tells another one while its caching is off.
@@ -58,6 +77,49 @@ c10::cuda::CUDAStream CudaUpstream::cuda_stream(Stream stream) const {
 void* CudaUpstream::allocate(std::size_t size_bytes, Stream stream) {
   const CUDAGuard guard(device_);
   return native_.allocator->raw_alloc_with_stream(size_bytes, reinterpret_cast<cudaStream_t>(stream));
+}
+
+void CudaUpstream::free(void* pointer) noexcept {
+  std::unique_ptr<at::cuda::MemPool> pool;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = apart_.find(pointer); found != apart_.end()) {
+      pool = std::move(found->second);
+      apart_.erase(found);
+    }
+  }
+  native_.deleter(pointer);
+}
+
+std::int64_t CudaUpstream::spare_bytes() {
+  constexpr std::size_t kLeastBytes = std::size_t{2} << 20;  // blocks up to 1 MiB are cached among themselves
+  std::size_t largest_bytes = 1;                             // 0 would ask for what the device has free, too
+  native_.allocator->cacheInfo(device_, &largest_bytes);
+  return largest_bytes < kLeastBytes ? 0 : static_cast<std::int64_t>(largest_bytes);
+}
+
+void* CudaUpstream::allocate_apart(std::size_t size_bytes, Stream stream) {
+  const CUDAGuard guard(device_);
+  auto pool = std::make_unique<at::cuda::MemPool>(std::make_shared<DriverAllocator>(*native_.allocator));
+  const auto this_thread = std::this_thread::get_id();
+  native_.allocator->beginAllocateToPool(device_, pool->id(),
+                                         [=](cudaStream_t) { return std::this_thread::get_id() == this_thread; });
+  struct InPool {  // holds it, besides `pool`
+    CudaUpstream& upstream;
+    c10::MempoolId_t id;
+    ~InPool() {
+      upstream.native_.allocator->endAllocateToPool(upstream.device_, id);
+      upstream.native_.allocator->releasePool(upstream.device_, id);
+    }
+  };
+  void* pointer = nullptr;
+  {
+    const InPool in_pool{*this, pool->id()};
+    pointer = allocate(size_bytes, stream);
+  }
+  std::lock_guard lock(mutex_);
+  apart_[pointer] = std::move(pool);
+  return pointer;
 }
 
 bool CudaUpstream::may_plan() {

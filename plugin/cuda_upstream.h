@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "plugin/torch_headers.h"
@@ -34,10 +36,12 @@ class CudaUpstream final : public Upstream {
   CudaUpstream(NativeAllocator& native, c10::DeviceIndex device) : native_(native), device_(device) {}
 
   void* allocate(std::size_t size_bytes, Stream stream) override;
-  void free(void* pointer) noexcept override { native_.deleter(pointer); }
+  void free(void* pointer) noexcept override;
   Stream current_stream() override { return to_stream(c10::cuda::getCurrentCUDAStream(device_)); }
   bool may_plan() override;
   void release_cache() override;
+  std::int64_t spare_bytes() override;
+  void* allocate_apart(std::size_t size_bytes, Stream stream) override;
   void* allocate_direct(std::size_t size_bytes) override;
   void free_direct(void* pointer) noexcept override;
   void wait(Stream waiting, Stream stream) override;
@@ -52,6 +56,7 @@ class CudaUpstream final : public Upstream {
   const c10::DeviceIndex device_;
   std::mutex mutex_;            ///< guards what follows
   std::vector<void*> to_free_;  ///< direct blocks that died while the driver must not free
+  std::unordered_map<void*, std::unique_ptr<at::cuda::MemPool>> apart_;  ///< by block, the pool that holds it alone
 };
 
 }  // namespace stowage

@@ -35,29 +35,77 @@ Arena* PlannedAllocator::current_arena() const {
   return arenas_.empty() || arenas_.back()->retired ? nullptr : arenas_.back().get();
 }
 
-void PlannedAllocator::reserve_arena(std::int64_t size_bytes) {
-  if (arena_bytes() >= size_bytes || !upstream_.may_plan()) return;
+bool PlannedAllocator::is_arena_for(const SlotTable& table) const {
+  if (table.arena_bytes == 0) return true;
+  const Arena* arena = current_arena();
+  if (arena == nullptr || arena->size_bytes() < table.arena_bytes) return false;
+  return arena->cut_bytes() == 0 || arena->cut_bytes() == table.cut_bytes;
+}
+
+bool PlannedAllocator::has_arena_for(const SlotTable& table) const {
+  std::lock_guard lock(mutex_);
+  return is_arena_for(table);
+}
+
+void PlannedAllocator::reserve_arena(const SlotTable& table) {
+  if (!upstream_.may_plan()) return;
+  std::int64_t size_bytes = table.arena_bytes;
+  std::int64_t cut_bytes = table.cut_bytes;
   {
     std::lock_guard lock(mutex_);
-    if (arena_taken_ || std::exchange(reserving_, true)) return;
-    if (Arena* arena = current_arena()) arena->retired = true;  // no run takes it any more
+    if (is_arena_for(table) || arena_taken_ || std::exchange(reserving_, true)) return;
+    if (Arena* arena = current_arena()) {
+      arena->retired = true;  // no run takes it any more
+      size_bytes = std::max(size_bytes, arena->size_bytes());
+      cut_bytes = 0;
+    }
   }
   release_arena();  // first, so that old and new are not held at once
   upstream_.release_cache();
   const Stream stream = upstream_.current_stream();
-  char* base = nullptr;
+  std::vector<Arena::Block> blocks;
   try {
-    base = static_cast<char*>(allocate_upstream(static_cast<std::size_t>(size_bytes), nullptr, stream));
+    blocks = allocate_blocks(size_bytes, cut_bytes, stream);
   } catch (...) {
     std::lock_guard lock(mutex_);
     reserving_ = false;
     throw;
   }
-  if (poison_.load(std::memory_order_relaxed)) upstream_.fill(base, 0xFF, static_cast<std::size_t>(size_bytes), stream);
+  if (poison_.load(std::memory_order_relaxed)) {
+    for (const Arena::Block& block : blocks) {
+      upstream_.fill(block.base, 0xFF, static_cast<std::size_t>(block.end_bytes - block.begin_bytes), stream);
+    }
+  }
   std::lock_guard lock(mutex_);
-  arenas_.push_back(std::make_unique<Arena>(base, size_bytes, stream));
+  arenas_.push_back(std::make_unique<Arena>(std::move(blocks), stream));
   update_arena_range();
   reserving_ = false;
+}
+
+std::vector<Arena::Block> PlannedAllocator::allocate_blocks(std::int64_t size_bytes, std::int64_t cut_bytes,
+                                                            Stream stream) {
+  const std::int64_t spare_bytes = upstream_.spare_bytes();
+  if (spare_bytes < cut_bytes) cut_bytes = 0;
+  auto allocate = [&](std::int64_t begin_bytes, std::int64_t end_bytes) {
+    const auto bytes = static_cast<std::size_t>(end_bytes - begin_bytes);
+    void* base = end_bytes <= spare_bytes ? upstream_.allocate(bytes, stream) : upstream_.allocate_apart(bytes, stream);
+    watch(base, {.size_bytes = end_bytes - begin_bytes}, nullptr, stream);
+    return Arena::Block{static_cast<char*>(base), begin_bytes, end_bytes};
+  };
+  if (cut_bytes == 0) return {allocate(0, size_bytes)};
+  const Arena::Block below = allocate(0, cut_bytes);
+  try {
+    return {below, allocate(cut_bytes, size_bytes)};
+  } catch (...) {
+    free(below.base);
+    throw;
+  }
+}
+
+std::int64_t PlannedAllocator::spare_bytes() {
+  if (arena_bytes() != 0) return 0;
+  upstream_.release_cache();
+  return upstream_.spare_bytes();
 }
 
 void PlannedAllocator::release_arena() {
@@ -90,7 +138,7 @@ std::vector<void*> PlannedAllocator::collect_retired() {
   std::vector<void*> blocks;
   std::erase_if(arenas_, [&](const auto& arena) {
     if (!arena->retired || arena->taken || arena->has_live()) return false;
-    blocks.push_back(arena->base());
+    for (const Arena::Block& block : arena->blocks()) blocks.push_back(block.base);
     return true;
   });
   update_arena_range();
@@ -103,20 +151,23 @@ std::int64_t PlannedAllocator::arena_bytes() const {
   return arena == nullptr ? 0 : arena->size_bytes();
 }
 
-void* PlannedAllocator::arena_of(const void* pointer) const {
+void* PlannedAllocator::block_of(const void* pointer) const {
   std::lock_guard lock(mutex_);
-  const auto found =
-      std::find_if(arenas_.begin(), arenas_.end(), [&](const auto& arena) { return arena->contains(pointer); });
-  return found == arenas_.end() ? nullptr : (*found)->base();
+  for (const auto& arena : arenas_) {
+    if (const Arena::Block* block = arena->block_of(pointer)) return block->base;
+  }
+  return nullptr;
 }
 
 void PlannedAllocator::update_arena_range() {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
   for (const auto& arena : arenas_) {
-    const auto base = reinterpret_cast<std::uintptr_t>(arena->base());
-    begin = begin == 0 ? base : std::min(begin, base);
-    end = std::max(end, base + static_cast<std::uintptr_t>(arena->size_bytes()));
+    for (const Arena::Block& block : arena->blocks()) {
+      const auto base = reinterpret_cast<std::uintptr_t>(block.base);
+      begin = begin == 0 ? base : std::min(begin, base);
+      end = std::max(end, base + static_cast<std::uintptr_t>(block.end_bytes - block.begin_bytes));
+    }
   }
   arena_begin_.store(begin, std::memory_order_release);
   arena_end_.store(end, std::memory_order_release);
@@ -180,7 +231,7 @@ bool PlannedAllocator::settle() {
 void PlannedAllocator::poison(const Arena& arena, const Arena::Span& span) {
   if (!poison_.load(std::memory_order_relaxed)) return;
   // Before anybody else can have the range, so under the lock, and on the stream of whoever gets it next.
-  upstream_.fill(arena.base() + span.begin_bytes, 0xFF, static_cast<std::size_t>(span.size_bytes()), arena.stream());
+  upstream_.fill(arena.address_of(span.begin_bytes), 0xFF, static_cast<std::size_t>(span.size_bytes()), arena.stream());
 }
 
 // --- allocate and free ----------------------------------------------------------------------------------------------
@@ -232,7 +283,7 @@ void* PlannedAllocator::try_slot(PlannedSession& session, Slot slot, std::int64_
   std::lock_guard lock(mutex_);
   if (session.arena_ == nullptr) return nullptr;
   Arena& arena = *session.arena_;
-  void* pointer = arena.base() + slot.offset_bytes;
+  void* pointer = arena.address_of(slot.offset_bytes);
   const bool may_share = slot.reuses && session.reusable_ == pointer && session.reusable_bytes_ == size_bytes;
   if (may_share && arena.try_share(slot)) {
     session.counters_.reused.add(size_bytes);
@@ -251,10 +302,14 @@ void* PlannedAllocator::allocate_upstream(std::size_t size_bytes, Session* sessi
     entry.direct = pointer != nullptr;
   }
   if (pointer == nullptr) pointer = upstream_.allocate(size_bytes, stream);
-  entry.metered = meter_on_.load(std::memory_order_relaxed);
-  if (session == nullptr && !entry.metered) return pointer;
-
   entry.size_bytes = static_cast<std::int64_t>(size_bytes);
+  watch(pointer, entry, session, stream);
+  return pointer;
+}
+
+void PlannedAllocator::watch(void* pointer, Entry entry, Session* session, Stream stream) {
+  entry.metered = meter_on_.load(std::memory_order_relaxed);
+  if (session == nullptr && !entry.metered) return;
   std::lock_guard lock(mutex_);
   if (entry.metered) {
     meter_.live_bytes += entry.size_bytes;
@@ -263,7 +318,6 @@ void* PlannedAllocator::allocate_upstream(std::size_t size_bytes, Session* sessi
   if (session != nullptr) record(*session, entry, pointer, stream);
   ledger_[pointer] = entry;
   watched_.store(ledger_.size(), std::memory_order_release);
-  return pointer;
 }
 
 void* PlannedAllocator::allocate_direct(ProfileSession& session, std::size_t size_bytes) {

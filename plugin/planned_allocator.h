@@ -22,6 +22,7 @@ struct SlotTable {
   std::vector<Slot> slots;
   std::vector<std::int32_t> first_slot;  ///< by op, and the total at the end
   std::int64_t arena_bytes = 0;
+  std::int64_t cut_bytes = 0;  ///< no slot lies across it, so that the arena may be two blocks; 0: it must be one
 
   /// The slot of the op's `index`-th allocation; null if there is none.
   const Slot* find(std::int32_t op, std::int32_t index) const;
@@ -196,12 +197,14 @@ class PlannedAllocator {
   /// `stream` uses the block, too: if it is a slot, that is given out again only when the work is done that `stream`
   /// has when the slot is freed. False: the upstream must know of it.
   bool record_stream(const void* pointer, Stream stream);
-  /// Where the arena begins in which `pointer` lies, or null.
-  void* arena_of(const void* pointer) const;
+  /// Where the upstream's block of an arena begins in which `pointer` lies, or null.
+  void* block_of(const void* pointer) const;
 
-  /// Makes the arena at least this large. Does nothing while a run holds it, another thread makes one, or no run may be
-  /// planned. Lets the upstream's error through.
-  void reserve_arena(std::int64_t size_bytes);
+  /// Makes an arena that the plan fits in, if the present one is none. It is cut as the plan is, where the upstream has
+  /// unused memory up to there; but whole if it must serve several plans. Does nothing while a run holds it, another
+  /// thread makes one, or no run may be planned. Lets the upstream's error through.
+  void reserve_arena(const SlotTable& table);
+  bool has_arena_for(const SlotTable& table) const;
   /// Gives the arena back, at once or when its last live slot is freed.
   void release_arena();
   /// Gives the arena back if no run holds it and nothing in it is live. Whether the upstream got any memory.
@@ -209,6 +212,8 @@ class PlannedAllocator {
   std::int64_t arena_bytes() const;
   /// Has the upstream give back what it holds unused, as profiled runs leave it.
   void trim() { upstream_.release_cache(); }
+  /// How much of that it cannot give back, in one piece that an arena may use. 0 if there is an arena already.
+  std::int64_t spare_bytes();
 
   /// Debug mode: fills a slot with NaN bytes (0xFF) as it is freed.
   void set_poison(bool on) { poison_.store(on, std::memory_order_relaxed); }
@@ -239,6 +244,8 @@ class PlannedAllocator {
   void* allocate_planned(PlannedSession& session, std::size_t size_bytes, Stream stream);
   /// Places or shares the slot in the current arena; null where it is not free.
   void* try_slot(PlannedSession& session, Slot slot, std::int64_t size_bytes);
+  /// Remembers an upstream block of the session, or of nobody while the meter runs.
+  void watch(void* pointer, Entry entry, Session* session, Stream stream);
   void record(Session& session, Entry& entry, const void* pointer, Stream stream);
   bool free_slot(void* pointer);
   /// Takes out what we know of the block; null if nothing.
@@ -250,6 +257,8 @@ class PlannedAllocator {
   /// Takes out retired arenas without live slots; the caller frees the blocks, without the lock.
   std::vector<void*> collect_retired();
   Arena* current_arena() const;
+  bool is_arena_for(const SlotTable& table) const;
+  std::vector<Arena::Block> allocate_blocks(std::int64_t size_bytes, std::int64_t cut_bytes, Stream stream);
   void update_arena_range();
   Session* find_session(std::uint64_t id);
 

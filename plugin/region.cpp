@@ -234,6 +234,7 @@ void Region::compare_runs(Phase& phase, Run run) {
   const auto begin = std::chrono::steady_clock::now();
   solver::SolveOptions limits;
   limits.deadline_ms = options().deadline_ms;
+  limits.spare_bytes = allocator_of(phase.device).spare_bytes();
   std::shared_ptr<Planned> planned;
   try {
     planned = make_planned(phase, run, to_record(run, solver::solve(to_problem(run), limits)), /*recalled=*/false);
@@ -269,7 +270,7 @@ std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run
     const std::shared_ptr<Graph> copy = planned_copy(facts_, run, plan);
     plan.graph_text = copy->toString(/*print_source_locations=*/false);
     planned->code = torch::jit::Code(copy, name_);
-    planned->allocator->reserve_arena(planned->table.arena_bytes);
+    planned->allocator->reserve_arena(planned->table);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot use the plan of '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
     return nullptr;
@@ -287,9 +288,9 @@ std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run
 
 bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code& code) {
   PlannedAllocator& allocator = *planned.allocator;
-  if (allocator.arena_bytes() < planned.table.arena_bytes) {
+  if (!allocator.has_arena_for(planned.table)) {
     try {
-      allocator.reserve_arena(planned.table.arena_bytes);
+      allocator.reserve_arena(planned.table);
     } catch (const std::exception& failure) {
       std::lock_guard lock(planned.mutex);
       planned.why_no_arena =

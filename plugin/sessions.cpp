@@ -66,8 +66,7 @@ PlannedSession::PlannedSession(PlannedAllocator& allocator, const SlotTable& tab
   {
     std::lock_guard lock(allocator.mutex_);
     Arena* arena = allocator.current_arena();
-    const bool fits = table.arena_bytes == 0 || (arena != nullptr && arena->size_bytes() >= table.arena_bytes);
-    if (!fits || allocator.arena_taken_) return;
+    if (!allocator.is_arena_for(table) || allocator.arena_taken_) return;
     owns_arena_ = allocator.arena_taken_ = true;
     arena_ = arena;
     if (arena != nullptr) {
@@ -78,7 +77,7 @@ PlannedSession::PlannedSession(PlannedAllocator& allocator, const SlotTable& tab
   if (before == stream_) return;
   try {
     allocator.upstream_.wait(stream_, before);
-    allocator.upstream_.record_stream(arena_->base(), stream_);
+    for (const Arena::Block& block : arena_->blocks()) allocator.upstream_.record_stream(block.base, stream_);
   } catch (...) {
     give_back(/*retire=*/true);  // no run can tell any more whose work it follows
     throw;

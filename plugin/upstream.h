@@ -38,6 +38,11 @@ class Upstream {
   /// Gives memory back to the device that is held, but unused.
   virtual void release_cache() {}
 
+  /// How large the largest block is that it holds unused, and could not give back for what lies beside it.
+  virtual std::int64_t spare_bytes() { return 0; }
+  /// As `allocate`, in as little memory of the device as it takes.
+  virtual void* allocate_apart(std::size_t size_bytes, Stream stream) { return allocate(size_bytes, stream); }
+
   /// One block of the driver's own for each call, so that a profiler sees it; null where that cannot be had.
   virtual void* allocate_direct(std::size_t /*size_bytes*/) { return nullptr; }
   virtual void free_direct(void* /*pointer*/) noexcept {}

@@ -177,7 +177,7 @@ std::optional<PlanRecord> read_plan_rows(const Database& database, std::int64_t 
   Statement row = database.prepare(
       "SELECT peak_bytes, program_peak_bytes, bound_bytes, order_status, arena_bytes, arena_bound_bytes, "
       "layout_status, "
-      "planning_ns, graph_text FROM plans WHERE run_id = ?");
+      "planning_ns, graph_text, cut_bytes FROM plans WHERE run_id = ?");
   row.bind(run_id);
   if (!row.step()) return std::nullopt;
   PlanRecord plan;
@@ -190,6 +190,7 @@ std::optional<PlanRecord> read_plan_rows(const Database& database, std::int64_t 
   plan.layout_status = row.next_text();
   plan.planning_ns = row.next<std::int64_t>();
   plan.graph_text = row.next_text();
+  plan.cut_bytes = row.next<std::int64_t>();
 
   std::int32_t expected = 0;
   plan.order = read_rows(database, "SELECT step, op FROM plan_order WHERE run_id = ? ORDER BY step", run_id,

@@ -212,6 +212,7 @@ struct PlanRecord {
   std::int64_t bound_bytes = 0;
   std::string order_status;
   std::int64_t arena_bytes = 0;
+  std::int64_t cut_bytes = 0;  ///< no slot lies across it, so that the arena may be two blocks; 0: it must be one
   std::int64_t arena_bound_bytes = 0;
   std::string layout_status;
   std::int64_t planning_ns = 0;  ///< from the run to a validated plan, ready to run

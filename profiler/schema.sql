@@ -340,6 +340,9 @@ ALTER TABLE runs ADD COLUMN alignment_bytes INTEGER NOT NULL DEFAULT 64 CHECK (a
 -- allocation is 'cupti' where CUPTI saw it with the size that the allocator asked for.
 ALTER TABLE runs ADD COLUMN size_mismatches INTEGER NOT NULL DEFAULT 0 CHECK (size_mismatches >= 0);
 
+-- No slot lies across this offset, so that the arena may be two blocks of memory; 0: it must be one.
+ALTER TABLE plans ADD COLUMN cut_bytes INTEGER NOT NULL DEFAULT 0 CHECK (cut_bytes >= 0);
+
 -- The tables below are empty for runs on the CPU. Their times are on the run's clock, since the run began; where `op` is
 -- NULL no op of the run was at work.
 

@@ -85,9 +85,9 @@ void write_plan_rows(Database& database, std::int64_t run_id, const PlanRecord& 
   if (!has_run(database, run_id)) throw Contradiction("the store has no such run");
   refuse_contradiction(database, run_id, plan);
   database.prepare("DELETE FROM plans WHERE run_id = ?").run(run_id);
-  database.prepare("INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+  database.prepare("INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
       .run(run_id, plan.peak_bytes, plan.program_peak_bytes, plan.bound_bytes, plan.order_status, plan.arena_bytes,
-           plan.arena_bound_bytes, plan.layout_status, plan.planning_ns, plan.graph_text);
+           plan.arena_bound_bytes, plan.layout_status, plan.planning_ns, plan.graph_text, plan.cut_bytes);
 
   std::int64_t row = 0;
   Statement order = database.prepare("INSERT INTO plan_order VALUES (?, ?, ?)");

@@ -62,6 +62,8 @@ struct Plan {
 
   /// Height of the layout.
   std::int64_t arena_bytes = 0;
+  /// No slot lies across this offset, so that the arena may be two blocks of memory; 0: it must be one.
+  std::int64_t cut_bytes = 0;
   /// No layout of this order is lower: the largest sum of aligned sizes of slots live at once, or more if an exhaustive
   /// search has proven that nothing fits in that.
   std::int64_t arena_bound_bytes = 0;

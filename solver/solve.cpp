@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "solver/layout.h"
@@ -45,15 +46,79 @@ std::string_view to_string(Proof proof) {
   return "unknown";
 }
 
+namespace {
+
+/// A buffer that lies just below `cut_bytes` all the time, so that nothing lies across.
+Buffer make_wall(const std::vector<Buffer>& buffers, std::int64_t cut_bytes) {
+  Buffer wall;
+  wall.id = "cut";
+  wall.upper = wall.size_bytes = 1;
+  for (const Buffer& buffer : buffers) {
+    wall.upper = std::max(wall.upper, buffer.upper);
+    wall.size_bytes = std::max(wall.size_bytes, buffer.alignment_bytes);
+  }
+  wall.fixed_offset_bytes = cut_bytes / wall.size_bytes * wall.size_bytes - wall.size_bytes;
+  return wall;
+}
+
+/// What lies below `end_bytes` at the step at which most is live.
+std::int64_t fill_at_peak(const std::vector<Buffer>& buffers, const Layout& layout, std::int64_t end_bytes) {
+  struct Sums {
+    std::int64_t all_bytes = 0;
+    std::int64_t below_bytes = 0;
+  };
+  std::map<std::int64_t, Sums> changes;
+  for (std::size_t id = 0; id < buffers.size(); ++id) {
+    const std::int64_t below_bytes = layout.offset_bytes[id] < end_bytes ? buffers[id].size_bytes : 0;
+    changes[buffers[id].lower].all_bytes += buffers[id].size_bytes;
+    changes[buffers[id].lower].below_bytes += below_bytes;
+    changes[buffers[id].upper].all_bytes -= buffers[id].size_bytes;
+    changes[buffers[id].upper].below_bytes -= below_bytes;
+  }
+  Sums live;
+  Sums peak;
+  for (const auto& [step, change] : changes) {
+    live = {live.all_bytes + change.all_bytes, live.below_bytes + change.below_bytes};
+    if (live.all_bytes > peak.all_bytes) peak = live;
+  }
+  return peak.below_bytes;
+}
+
+/// The layout. It is cut where that takes less memory besides what is there anyway: there first, then where no more is
+/// below the cut than what fits there when most is live.
+Layout lay_out_beside(const std::vector<Buffer>& buffers, std::int64_t spare_bytes, LayoutLimits limits, Plan& plan) {
+  Layout best = lay_out(buffers, limits);
+  if (spare_bytes >= best.height_bytes) return best;
+  limits.node_limit /= 10;
+  std::int64_t besides_bytes = best.height_bytes;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const Buffer wall = make_wall(buffers, spare_bytes);
+    if (*wall.fixed_offset_bytes <= 0) break;
+    const std::int64_t cut_bytes = *wall.fixed_offset_bytes + wall.size_bytes;
+    std::vector<Buffer> cut_buffers = buffers;
+    cut_buffers.push_back(wall);
+    Layout cut = lay_out(cut_buffers, limits);
+    spare_bytes = fill_at_peak(buffers, cut, cut_bytes) + wall.size_bytes;
+    if (cut.height_bytes <= cut_bytes || cut.height_bytes - cut_bytes > besides_bytes) continue;
+    besides_bytes = cut.height_bytes - cut_bytes;
+    plan.cut_bytes = cut_bytes;
+    best = std::move(cut);
+    if (best.status == Status::kOptimal) break;
+  }
+  return best;
+}
+
+}  // namespace
+
 Plan solve(const Problem& problem, const SolveOptions& options) {
   check(problem);
   const auto deadline = deadline_after(options.deadline_ms);
   Order order = find_order(problem, {.deadline = deadline, .node_limit = options.node_limit});
   Timeline timeline = play(problem, order.ops);
-  const Layout layout = lay_out(find_buffers(problem, timeline),
-                                {.capacity_bytes = {}, .deadline = deadline, .node_limit = options.node_limit});
+  const LayoutLimits limits{.capacity_bytes = {}, .deadline = deadline, .node_limit = options.node_limit};
 
   Plan plan;
+  const Layout layout = lay_out_beside(find_buffers(problem, timeline), options.spare_bytes, limits, plan);
   plan.order = std::move(order.ops);
   plan.offset_bytes.assign(problem.tensors.size(), kNoSlot);
   const std::vector<std::int32_t> slotted = find_slotted(problem);

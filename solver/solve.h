@@ -14,6 +14,9 @@ struct SolveOptions {
   std::int64_t deadline_ms = 10'000;
   /// Limit on search steps, so that the same input gives the same plan on any machine.
   std::int64_t node_limit = 1'000'000;
+  /// Memory that is there anyway. A layout that needs more is cut there, so that only what lies above it is needed
+  /// besides. 0: none.
+  std::int64_t spare_bytes = 0;
 };
 
 /// The moment `deadline_ms` from now; the end of time if that is too far away to tell.

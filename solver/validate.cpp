@@ -132,6 +132,10 @@ class Replay {
         return fmt::format("slots: {} at offset {} ends outside the arena of {} B", tensor_text(id), offset_bytes,
                            plan_.arena_bytes);
       }
+      if (offset_bytes < plan_.cut_bytes && offset_bytes + slot_bytes(tensor) > plan_.cut_bytes) {
+        return fmt::format("slots: {} at offset {} lies across the cut at {} B", tensor_text(id), offset_bytes,
+                           plan_.cut_bytes);
+      }
       height_bytes = std::max(height_bytes, offset_bytes + slot_bytes(tensor));
     }
     if (height_bytes != plan_.arena_bytes) {

@@ -30,7 +30,7 @@ class ArenaOf256 : public testing::Test {
   }
 
   std::array<char, 256> memory{};
-  Arena arena{memory.data(), 256, kOwn};
+  Arena arena{{{memory.data(), 0, 256}}, kOwn};
 };
 
 TEST_F(ArenaOf256, PlacesWhatTouchesButDoesNotOverlap) {

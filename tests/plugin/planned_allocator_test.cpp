@@ -18,7 +18,7 @@ namespace stowage {
 namespace {
 
 TEST_F(Planned, ServesEachAllocationFromItsSlot) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   ASSERT_TRUE(session.owns_arena());
   session.enter_op(0);
@@ -35,7 +35,7 @@ TEST_F(Planned, ServesEachAllocationFromItsSlot) {
 }
 
 TEST_F(Planned, GoesUpstreamForEachReasonAndCountsIt) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   session.enter_op(0);
   void* too_large = allocator.allocate(65);
@@ -63,7 +63,7 @@ TEST_F(Planned, GoesUpstreamForEachReasonAndCountsIt) {
 }
 
 TEST_F(Planned, SurvivorKeepsItsSlotInTheNextRun) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   void* survivor = nullptr;
   {
     PlannedSession session(allocator, table);
@@ -83,7 +83,7 @@ TEST_F(Planned, SurvivorKeepsItsSlotInTheNextRun) {
 }
 
 TEST_F(Planned, FreePointOfALiveSlotIsLate) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   session.enter_op(0);
   void* pointer = allocator.allocate(64);
@@ -95,7 +95,7 @@ TEST_F(Planned, FreePointOfALiveSlotIsLate) {
 }
 
 TEST_F(Planned, OneRunOwnsTheArena) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   std::thread([&] {
     PlannedSession other(allocator, table);
@@ -110,7 +110,7 @@ TEST_F(Planned, OneRunOwnsTheArena) {
 }
 
 TEST_F(Planned, OtherThreadsGoUpstreamAndMayFreeSlots) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   session.enter_op(0);
   void* slot = allocator.allocate(64);
@@ -128,7 +128,7 @@ TEST_F(Planned, OtherThreadsGoUpstreamAndMayFreeSlots) {
 
 TEST_F(Planned, PoisonFillsFreedSlots) {
   allocator.set_poison(true);
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   session.enter_op(0);
   auto* slot = static_cast<unsigned char*>(allocator.allocate(60));
@@ -138,11 +138,11 @@ TEST_F(Planned, PoisonFillsFreedSlots) {
 }
 
 TEST_F(Planned, ArenaGrowsAndIsGivenBack) {
-  allocator.reserve_arena(100);
+  allocator.reserve_arena(arena_of(100));
   EXPECT_EQ(allocator.arena_bytes(), 100);
-  allocator.reserve_arena(50);
+  allocator.reserve_arena(arena_of(50));
   EXPECT_EQ(allocator.arena_bytes(), 100);
-  allocator.reserve_arena(200);
+  allocator.reserve_arena(arena_of(200));
   EXPECT_EQ(allocator.arena_bytes(), 200);
   EXPECT_EQ(upstream.live_blocks(), 1U);  // the smaller one went first
   allocator.release_arena();
@@ -155,35 +155,35 @@ TEST_F(Planned, ArenaGrowsAndIsGivenBack) {
 TEST_F(Planned, TwoWhoReserveAtOnceLeaveOneArena) {
   upstream.meanwhile = [&] {
     std::thread([&] {
-      allocator.reserve_arena(table.arena_bytes);
+      allocator.reserve_arena(table);
       PlannedSession session(allocator, table);
       EXPECT_FALSE(session.owns_arena());  // the other is not done yet
     }).join();
   };
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   EXPECT_EQ(upstream.live_blocks(), 1U);
   EXPECT_TRUE(PlannedSession(allocator, table).owns_arena());
 }
 
 TEST_F(Planned, ReserveWaitsUntilRunsMayBePlanned) {
   upstream.plannable = false;  // what it gave would be a pool's
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   EXPECT_EQ(upstream.live_blocks(), 0U);
   EXPECT_FALSE(PlannedSession(allocator, table).owns_arena());
   upstream.plannable = true;
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   EXPECT_TRUE(PlannedSession(allocator, table).owns_arena());
 }
 
 TEST_F(Planned, ReserveLeavesTheArenaOfARunAlone) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
-  allocator.reserve_arena(1000);
+  allocator.reserve_arena(arena_of(1000));
   EXPECT_EQ(allocator.arena_bytes(), table.arena_bytes);
 }
 
 TEST_F(Planned, SurvivorThatDiesWhileTheArenaGrowsLeavesNothingBehind) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   void* survivor = nullptr;
   {
     PlannedSession session(allocator, table);
@@ -191,13 +191,13 @@ TEST_F(Planned, SurvivorThatDiesWhileTheArenaGrowsLeavesNothingBehind) {
     survivor = allocator.allocate(64);
   }
   upstream.meanwhile = [&] { allocator.free(survivor); };
-  allocator.reserve_arena(1000);
+  allocator.reserve_arena(arena_of(1000));
   EXPECT_EQ(allocator.arena_bytes(), 1000);
   EXPECT_EQ(upstream.live_blocks(), 1U);
 }
 
 TEST_F(Planned, ArenaWithASurvivorIsGivenBackWhenItDies) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   void* survivor = nullptr;
   {
     PlannedSession session(allocator, table);
@@ -213,10 +213,10 @@ TEST_F(Planned, ArenaWithASurvivorIsGivenBackWhenItDies) {
 
 TEST_F(Planned, UpstreamErrorPassesThroughAndLeavesNothingBehind) {
   upstream.refuse = true;
-  EXPECT_THROW(allocator.reserve_arena(table.arena_bytes), std::bad_alloc);
+  EXPECT_THROW(allocator.reserve_arena(table), std::bad_alloc);
   EXPECT_EQ(allocator.arena_bytes(), 0);
   upstream.refuse = false;
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   session.enter_op(2);
   upstream.refuse = true;
@@ -229,7 +229,7 @@ TEST_F(Planned, UpstreamErrorPassesThroughAndLeavesNothingBehind) {
 }
 
 TEST_F(Planned, ATableThatIsNotOfThisArenaCostsMemoryOnly) {
-  allocator.reserve_arena(64);
+  allocator.reserve_arena(arena_of(64));
   const SlotTable wrong{
       .slots = {{-64, 64}, {64, 64}, {std::numeric_limits<std::int64_t>::max(), 64}, {0, 1 << 20}, {0, -64}},
       .first_slot = {0, 5},
@@ -261,7 +261,7 @@ TEST_F(Planned, ARunWithoutAnArenaGoesUpstream) {
 TEST_F(Planned, MeterCountsEveryByteAndTheArenaAsOneBlock) {
   allocator.set_meter(true);
   void* outside = allocator.allocate(1000);
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   {
     PlannedSession session(allocator, table);
     session.enter_op(0);
@@ -291,7 +291,7 @@ TEST(Place, NeverServesALiveRangeTwice) {
       }
       table.first_slot.push_back(static_cast<std::int32_t>(table.slots.size()));
     }
-    allocator.reserve_arena(table.arena_bytes);
+    allocator.reserve_arena(table);
     std::map<char*, std::size_t> live;
     for (int run = 0; run < 3; ++run) {
       PlannedSession session(allocator, table);

@@ -21,6 +21,11 @@ class Planned : public testing::Test {
   SlotTable table{.slots = {{0, 64}, {64, 128}, {0, 64}, {0, 0}}, .first_slot = {0, 2, 3, 4}, .arena_bytes = 192};
 };
 
+/// A plan that needs nothing but so much memory.
+inline SlotTable arena_of(std::int64_t size_bytes) {
+  return {.slots = {}, .first_slot = {}, .arena_bytes = size_bytes};
+}
+
 inline Count count(std::int64_t allocations, std::int64_t bytes) { return {allocations, bytes}; }
 
 inline Count misses(const Counters& counters, Miss reason) { return counters.misses[static_cast<std::size_t>(reason)]; }

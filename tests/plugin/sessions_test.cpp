@@ -165,7 +165,7 @@ TEST(Threads, ArenasComeAndGoWhileRunsGoOn) {
   auto work = [&](std::int64_t arena_bytes) {
     const SlotTable table{.slots = {{arena_bytes - 64, 64}}, .first_slot = {0, 1}, .arena_bytes = arena_bytes};
     for (int run = 0; run < 300; ++run) {
-      allocator.reserve_arena(arena_bytes);
+      allocator.reserve_arena(arena_of(arena_bytes));
       void* pointer = nullptr;
       {
         PlannedSession session(allocator, table);
@@ -192,7 +192,7 @@ TEST(Threads, TheHoldersOfASlotDieOnDifferentThreads) {
   FakeUpstream upstream;
   PlannedAllocator allocator(upstream);
   const SlotTable table{.slots = {{0, 64}, {0, 64, /*reuses=*/true}}, .first_slot = {0, 1, 2}, .arena_bytes = 64};
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   {
     PlannedSession session(allocator, table);
     for (int run = 0; run < 200; ++run) {
@@ -218,7 +218,7 @@ TEST(Threads, ManyRunsAndFreesAtOnce) {
   FakeUpstream upstream;
   PlannedAllocator allocator(upstream);
   const SlotTable table{.slots = {{0, 64}, {64, 64}, {0, 64}}, .first_slot = {0, 2, 3}, .arena_bytes = 128};
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   allocator.set_meter(true);
   auto work = [&](bool profile) {
     for (int run = 0; run < 200; ++run) {

@@ -16,7 +16,7 @@ namespace {
 class Reuse : public Planned {
  protected:
   Reuse() {
-    allocator.reserve_arena(reusing.arena_bytes);
+    allocator.reserve_arena(reusing);
     session.emplace(allocator, reusing);
     session->enter_op(0);
     input = allocator.allocate(60);

@@ -100,7 +100,7 @@ class Program {
   void begin_run() {
     if (session_) return;
     FakeUpstream::t_stream = any_stream();
-    allocator_.reserve_arena(table_.arena_bytes + (below(8) == 0 ? 64 * below(9) : 0));
+    allocator_.reserve_arena(arena_of(table_.arena_bytes + (below(8) == 0 ? 64 * below(9) : 0)));
     session_.emplace(allocator_, table_);
     run_stream_ = FakeUpstream::t_stream;
   }
@@ -210,7 +210,7 @@ TEST(StreamOrders, TwoThreadsEndAQuarantineOnce) {
     PlannedAllocator allocator(upstream);
     const SlotTable table{.slots = {{0, 64}, {64, 64}}, .first_slot = {0, 2}, .arena_bytes = 128};
     allocator.set_poison(true);
-    allocator.reserve_arena(table.arena_bytes);
+    allocator.reserve_arena(table);
     {
       PlannedSession session(allocator, table);
       session.enter_op(0);
@@ -245,7 +245,7 @@ TEST(StreamOrders, SlotsAreFreedOnOtherThreadsWhileStreamsFinish) {
   auto work = [&](Stream stream, Stream other) {
     FakeUpstream::t_stream = stream;
     for (int run = 0; run < 150; ++run) {
-      allocator.reserve_arena(table.arena_bytes);
+      allocator.reserve_arena(table);
       PlannedSession session(allocator, table);
       std::vector<void*> made;
       for (const std::int32_t op : {0, 1}) {

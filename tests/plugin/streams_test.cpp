@@ -40,7 +40,7 @@ class Streams : public Planned {
 };
 
 TEST_F(Streams, AnotherStreamsAllocationGoesUpstreamAndTakesItsIndex) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   void* other = make(session, 0, kSide);
   void* own = allocator.allocate(64, kDefault);
@@ -53,7 +53,7 @@ TEST_F(Streams, AnotherStreamsAllocationGoesUpstreamAndTakesItsIndex) {
 }
 
 TEST_F(Streams, ARunOnASideStreamTakesTheDefaultStreamForAnother) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   FakeUpstream::t_stream = kSide;
   PlannedSession session(allocator, table);
   void* other = make(session, 0, kDefault);
@@ -66,7 +66,7 @@ TEST_F(Streams, ARunOnASideStreamTakesTheDefaultStreamForAnother) {
 }
 
 TEST_F(Streams, ASlotIsServedAgainWhenTheOtherStreamIsDone) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   void* shared = make(session, 0, kDefault);
   use(shared, kSide, kDefault);
@@ -85,7 +85,7 @@ TEST_F(Streams, ASlotIsServedAgainWhenTheOtherStreamIsDone) {
 }
 
 TEST_F(Streams, WorkThatAStreamGetsAfterTheFreeIsNotWaitedFor) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   void* shared = make(session, 0, kDefault);
   use(shared, kSide, kDefault);
@@ -100,7 +100,7 @@ TEST_F(Streams, WorkThatAStreamGetsAfterTheFreeIsNotWaitedFor) {
 }
 
 TEST_F(Streams, ASlotWaitsForEachStreamThatUsesIt) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   void* shared = make(session, 0, kDefault);
   use(shared, kSide, kDefault);
@@ -116,7 +116,7 @@ TEST_F(Streams, ASlotWaitsForEachStreamThatUsesIt) {
 }
 
 TEST_F(Streams, WhatCannotBeToldDuringACaptureIsAskedLater) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   void* shared = make(session, 0, kDefault);
   use(shared, kSide, kDefault);
@@ -132,7 +132,7 @@ TEST_F(Streams, WhatCannotBeToldDuringACaptureIsAskedLater) {
 }
 
 TEST_F(Streams, OneStreamThatCannotBeToldHoldsTheSlot) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   void* shared = make(session, 0, kDefault);
   use(shared, kSide, kDefault);
@@ -150,7 +150,7 @@ TEST_F(Streams, OneStreamThatCannotBeToldHoldsTheSlot) {
 }
 
 TEST_F(Streams, ARunOnAnotherStreamFollowsTheRunBefore) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   for (const Stream stream : {kDefault, kSide, kThird, kSide, kDefault}) {
     FakeUpstream::t_stream = stream;
     PlannedSession session(allocator, table);
@@ -164,7 +164,7 @@ TEST_F(Streams, ARunOnAnotherStreamFollowsTheRunBefore) {
 }
 
 TEST_F(Streams, ASlotThatAnotherStreamsRunMeetsLiveIsQuarantinedWhenItIsFreed) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   void* survivor = nullptr;
   {
     PlannedSession session(allocator, table);
@@ -184,7 +184,7 @@ TEST_F(Streams, ASlotThatAnotherStreamsRunMeetsLiveIsQuarantinedWhenItIsFreed) {
 
 TEST_F(Streams, AResultTakesNoSlotThatAnotherStreamReads) {
   const SlotTable reusing{.slots = {{0, 64}, {0, 64, /*reuses=*/true}}, .first_slot = {0, 1, 2}, .arena_bytes = 64};
-  allocator.reserve_arena(reusing.arena_bytes);
+  allocator.reserve_arena(reusing);
   PlannedSession session(allocator, reusing);
   void* input = make(session, 0, kDefault);
   use(input, kSide, kDefault);
@@ -200,7 +200,7 @@ TEST_F(Streams, AResultTakesNoSlotThatAnotherStreamReads) {
 
 TEST_F(Streams, PoisonComesWhenTheQuarantineEnds) {
   allocator.set_poison(true);
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   auto* shared = static_cast<unsigned char*>(make(session, 0, kDefault));
   std::memset(shared, 1, 64);
@@ -217,7 +217,7 @@ TEST_F(Streams, PoisonComesWhenTheQuarantineEnds) {
 
 TEST_F(Streams, PoisonKeepsToTheOrderOfTheRunThatGetsTheSlot) {
   allocator.set_poison(true);
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   void* survivor = nullptr;
   {
     PlannedSession session(allocator, table);
@@ -233,7 +233,7 @@ TEST_F(Streams, PoisonKeepsToTheOrderOfTheRunThatGetsTheSlot) {
 }
 
 TEST_F(Streams, ARetiredArenaWaitsForItsQuarantines) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   {
     PlannedSession session(allocator, table);
     void* shared = make(session, 0, kDefault);
@@ -250,7 +250,7 @@ TEST_F(Streams, ARetiredArenaWaitsForItsQuarantines) {
 }
 
 TEST_F(Streams, AnArenaIsIdleWhenNoRunAndNoTensorNeedsIt) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   void* pointer = nullptr;
   {
     PlannedSession session(allocator, table);
@@ -269,7 +269,7 @@ TEST_F(Streams, AnArenaIsIdleWhenNoRunAndNoTensorNeedsIt) {
 }
 
 TEST_F(Streams, ARunThatBeginsWhileTheArenaGrowsKeepsToOneArena) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   void* shared = nullptr;
   {
     PlannedSession session(allocator, table);
@@ -292,7 +292,7 @@ TEST_F(Streams, ARunThatBeginsWhileTheArenaGrowsKeepsToOneArena) {
     upstream.finish(kSide);
   };
   upstream.meanwhile = [&] { EXPECT_EQ(upstream.live_blocks(), 0U) << "two arenas are held at once"; };
-  allocator.reserve_arena(1000);  // asks the event of the quarantine first
+  allocator.reserve_arena(arena_of(1000));  // asks the event of the quarantine first
   grown.set_value();
   other.join();
   EXPECT_EQ(allocator.arena_bytes(), 1000);
@@ -300,7 +300,7 @@ TEST_F(Streams, ARunThatBeginsWhileTheArenaGrowsKeepsToOneArena) {
 }
 
 TEST_F(Streams, ARunThatCannotWaitLeavesTheArenaToOthers) {
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   {
     PlannedSession session(allocator, table);
     allocator.free(make(session, 0, kDefault));
@@ -310,7 +310,7 @@ TEST_F(Streams, ARunThatCannotWaitLeavesTheArenaToOthers) {
   EXPECT_THROW(PlannedSession(allocator, table), std::runtime_error);
   upstream.refuse_waits = false;
   EXPECT_EQ(Session::current(), nullptr);
-  allocator.reserve_arena(table.arena_bytes);
+  allocator.reserve_arena(table);
   PlannedSession session(allocator, table);
   ASSERT_TRUE(session.owns_arena());
   void* pointer = make(session, 0, kSide);
