@@ -100,7 +100,8 @@ class Program {
   void begin_run() {
     if (session_) return;
     FakeUpstream::t_stream = any_stream();
-    allocator_.reserve_arena(arena_of(table_.arena_bytes + (below(8) == 0 ? 64 * below(9) : 0)));
+    allocator_.reserve_arena(
+        {.slots = {}, .first_slot = {}, .arena_bytes = table_.arena_bytes + (below(8) == 0 ? 64 * below(9) : 0)});
     session_.emplace(allocator_, table_);
     run_stream_ = FakeUpstream::t_stream;
   }
@@ -137,7 +138,7 @@ class Program {
   Tensor* find_input(std::int32_t op) {
     for (std::int32_t index = 0; const Slot* slot = table_.find(op, index); ++index) {
       for (Tensor& tensor : tensors_) {
-        const auto* arena = static_cast<char*>(allocator_.arena_of(tensor.pointer));
+        const auto* arena = static_cast<char*>(allocator_.block_of(tensor.pointer));
         const bool lies_there = arena != nullptr && tensor.pointer - arena == slot->offset_bytes;
         if (slot->reuses && lies_there && tensor.stream == run_stream_ && !tensor.is_dead) return &tensor;
       }

@@ -44,8 +44,8 @@ TEST_F(Streams, AnotherStreamsAllocationGoesUpstreamAndTakesItsIndex) {
   PlannedSession session(allocator, table);
   void* other = make(session, 0, kSide);
   void* own = allocator.allocate(64, kDefault);
-  EXPECT_EQ(allocator.arena_of(other), nullptr);
-  EXPECT_EQ(static_cast<char*>(own) - static_cast<char*>(allocator.arena_of(own)), 64);  // the op's second slot
+  EXPECT_EQ(allocator.block_of(other), nullptr);
+  EXPECT_EQ(static_cast<char*>(own) - static_cast<char*>(allocator.block_of(own)), 64);  // the op's second slot
   EXPECT_EQ(misses(session.counters(), Miss::kStream), count(1, 64));
   EXPECT_EQ(session.counters().hits, count(1, 64));
   allocator.free(other);
@@ -58,8 +58,8 @@ TEST_F(Streams, ARunOnASideStreamTakesTheDefaultStreamForAnother) {
   PlannedSession session(allocator, table);
   void* other = make(session, 0, kDefault);
   void* own = make(session, 0, kSide);
-  EXPECT_EQ(allocator.arena_of(other), nullptr);
-  EXPECT_NE(allocator.arena_of(own), nullptr);
+  EXPECT_EQ(allocator.block_of(other), nullptr);
+  EXPECT_NE(allocator.block_of(own), nullptr);
   EXPECT_EQ(misses(session.counters(), Miss::kStream), count(1, 64));
   allocator.free(other);
   allocator.free(own);
@@ -73,11 +73,11 @@ TEST_F(Streams, ASlotIsServedAgainWhenTheOtherStreamIsDone) {
   allocator.free(shared);
 
   void* busy = make(session, 1, kDefault);
-  EXPECT_EQ(allocator.arena_of(busy), nullptr);
+  EXPECT_EQ(allocator.block_of(busy), nullptr);
   EXPECT_EQ(misses(session.counters(), Miss::kBusy), count(1, 64));
   upstream.finish(kDefault);
   void* still_busy = make(session, 1, kDefault);  // its own stream was never the matter
-  EXPECT_EQ(allocator.arena_of(still_busy), nullptr);
+  EXPECT_EQ(allocator.block_of(still_busy), nullptr);
   upstream.touch(still_busy, 64, kDefault);
   upstream.finish(kSide);
   EXPECT_EQ(make(session, 1, kDefault), shared);
@@ -108,7 +108,7 @@ TEST_F(Streams, ASlotWaitsForEachStreamThatUsesIt) {
   allocator.free(shared);
   upstream.finish(kSide);
   void* busy = make(session, 1, kDefault);
-  EXPECT_EQ(allocator.arena_of(busy), nullptr);
+  EXPECT_EQ(allocator.block_of(busy), nullptr);
   upstream.finish(kThird);
   EXPECT_EQ(make(session, 1, kDefault), shared);
   allocator.free(busy);
@@ -124,7 +124,7 @@ TEST_F(Streams, WhatCannotBeToldDuringACaptureIsAskedLater) {
   allocator.free(shared);
   upstream.finish(kSide);
   void* busy = make(session, 1, kDefault);
-  EXPECT_EQ(allocator.arena_of(busy), nullptr);
+  EXPECT_EQ(allocator.block_of(busy), nullptr);
   upstream.capturing = false;
   EXPECT_EQ(make(session, 1, kDefault), shared);
   allocator.free(busy);
@@ -141,7 +141,7 @@ TEST_F(Streams, OneStreamThatCannotBeToldHoldsTheSlot) {
   allocator.free(shared);
   upstream.finish(kSide);
   void* busy = make(session, 1, kDefault);
-  EXPECT_EQ(allocator.arena_of(busy), nullptr);
+  EXPECT_EQ(allocator.block_of(busy), nullptr);
   upstream.untold.reset();
   upstream.finish(kThird);
   EXPECT_EQ(make(session, 1, kDefault), shared);
@@ -155,7 +155,7 @@ TEST_F(Streams, ARunOnAnotherStreamFollowsTheRunBefore) {
     FakeUpstream::t_stream = stream;
     PlannedSession session(allocator, table);
     void* pointer = make(session, 0, stream);  // the fake upstream says if that is too early
-    EXPECT_NE(allocator.arena_of(pointer), nullptr);
+    EXPECT_NE(allocator.block_of(pointer), nullptr);
     allocator.free(pointer);
   }
   // The arena is given back while no stream has finished: the upstream has been told of each.
@@ -175,7 +175,7 @@ TEST_F(Streams, ASlotThatAnotherStreamsRunMeetsLiveIsQuarantinedWhenItIsFreed) {
   upstream.touch(survivor, 64, kDefault);  // after the run on the side stream began
   allocator.free(survivor);
   void* busy = make(session, 1, kSide);
-  EXPECT_EQ(allocator.arena_of(busy), nullptr);
+  EXPECT_EQ(allocator.block_of(busy), nullptr);
   upstream.finish(kDefault);
   EXPECT_EQ(make(session, 1, kSide), survivor);
   allocator.free(busy);
@@ -191,7 +191,7 @@ TEST_F(Streams, AResultTakesNoSlotThatAnotherStreamReads) {
   session.enter_op(1);
   session.permit_reuse(input, 64);
   void* result = allocator.allocate(64, kDefault);
-  EXPECT_EQ(allocator.arena_of(result), nullptr);
+  EXPECT_EQ(allocator.block_of(result), nullptr);
   EXPECT_EQ(misses(session.counters(), Miss::kHeld), count(1, 64));
   EXPECT_EQ(session.counters().reused, count(0, 0));
   allocator.free(input);
@@ -314,7 +314,7 @@ TEST_F(Streams, ARunThatCannotWaitLeavesTheArenaToOthers) {
   PlannedSession session(allocator, table);
   ASSERT_TRUE(session.owns_arena());
   void* pointer = make(session, 0, kSide);
-  EXPECT_NE(allocator.arena_of(pointer), nullptr);
+  EXPECT_NE(allocator.block_of(pointer), nullptr);
   allocator.free(pointer);
 }
 
