@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the GPU memory of whole training steps: eager, with expandable segments, captured, planned.
 
+Planned steps run with expandable segments, which pack the weights best, and with native ones in a column of the file.
 Every figure comes from a process of its own, and is the peak of the steady state. Without a GPU they run on dry CUDA:
 the caching allocator is PyTorch's own, the kernels do nothing, and the sizes of cuDNN's workspaces are set to none.
 """
@@ -30,7 +31,8 @@ MODES = {
     "expandable": ("eager", "expandable_segments:True"),
     "captured": ("captured", ""),
     "captured_expandable": ("captured", "expandable_segments:True"),
-    "planned": ("planned", ""),
+    "planned": ("planned", "expandable_segments:True"),
+    "planned_native": ("planned", ""),
 }
 #: Processes at once; building a big model's graph takes a CPU and a few GiB.
 AT_ONCE = 2

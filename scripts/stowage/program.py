@@ -31,10 +31,13 @@ class Program:
     constants: list[Any]
     grad_mode: bool  # no value requires a gradient, but oneDNN's LSTM keeps what its backward needs in this mode only
     profiled: bool  # by TorchScript, at the first call; on CUDA it would fuse ops then
+    cublas: torch.device | None  # where it multiplies matrices
     compiled: bool = False
 
     def run(self, values: list[Any]) -> torch.Tensor:
         """Runs the step on its values, and returns the loss."""
+        if self.cublas is not None and not self.compiled:
+            _make_cublas_workspace(self.cublas)
         as_is = self.compiled or self.profiled
         with torch.set_grad_enabled(self.grad_mode), nullcontext() if as_is else torchscript.unprofiled():
             loss = self.function(*[values[index] for index in self.takes])
@@ -94,9 +97,6 @@ def compile_step(
     graph.output(copy[trace.loss])
     graph.eliminate_dead_code(_must_stay)
 
-    if tensors[0].is_cuda and any(node.target in _MATRIX_OPS for node in graph.nodes):
-        _make_cublas_workspace(tensors[0].device)
-
     values = [copy[node] for node in (*trace.batch, *trace.params, *trace.buffers)]
     values += [copy[node] for node, _ in trace.constants] + held
     values += [node for state in states for node in state.values()]
@@ -114,6 +114,7 @@ def compile_step(
         constants=[value for _, value in trace.constants],
         grad_mode=any(node.target is aten.mkldnn_rnn_layer.default for node in graph.nodes),
         profiled=tensors[0].device.type == "cpu",
+        cublas=tensors[0].device if tensors[0].is_cuda and _multiplies_matrices(graph) else None,
     )
 
 
@@ -133,7 +134,10 @@ def _make_cublas_workspace(device: torch.device) -> None:
     torch.mm(torch.zeros(1, 1, device=device), torch.zeros(1, 1, device=device))
 
 
-_MATRIX_OPS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+def _multiplies_matrices(graph: torch.fx.Graph) -> bool:
+    ops = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+    return any(node.target in ops for node in graph.nodes)
+
 
 #: Ops that update running statistics though their schema does not say so.
 _SILENT_WRITERS = {aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default}

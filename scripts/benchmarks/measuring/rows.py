@@ -22,6 +22,7 @@ FIELDS = {
                 "planned_peak_bytes": "peak_bytes", "bound_bytes": "bound_bytes", "arena_bytes": "arena_bytes",
                 "arena_bound_bytes": "arena_bound_bytes", "plan_seconds": "plan_seconds",
                 "order_status": "order_status", "layout_status": "layout_status"},
+    "planned_native": {"planned_native_reserved_bytes": "reserved_bytes"},
 }
 
 
