@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/cuda_upstream.h"
 
+#include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -34,6 +36,8 @@ class DriverAllocator final : public ForwardingAllocator {
   using ForwardingAllocator::ForwardingAllocator;
 
   void* raw_alloc(std::size_t size_bytes) override {
+    // Another thread may begin to capture at any time.
+    const c10::cuda::CUDAStreamCaptureModeGuard allow_while_capturing(cudaStreamCaptureModeRelaxed);
     void* pointer = nullptr;
     const cudaError_t error = cudaMalloc(&pointer, size_bytes);
     if (error == cudaSuccess) return pointer;
@@ -41,7 +45,10 @@ class DriverAllocator final : public ForwardingAllocator {
     if (error != cudaErrorMemoryAllocation) C10_CUDA_CHECK(error);
     return nullptr;
   }
-  void raw_delete(void* pointer) override { C10_CUDA_CHECK_WARN(cudaFree(pointer)); }
+  void raw_delete(void* pointer) override {
+    const c10::cuda::CUDAStreamCaptureModeGuard allow_while_capturing(cudaStreamCaptureModeRelaxed);
+    C10_CUDA_CHECK_WARN(cudaFree(pointer));
+  }
 };
 
 /// Of cached blocks: the allocator tells another one while its caching is off.
@@ -80,15 +87,16 @@ void* CudaUpstream::allocate(std::size_t size_bytes, Stream stream) {
 }
 
 void CudaUpstream::free(void* pointer) noexcept {
-  std::unique_ptr<at::cuda::MemPool> pool;
+  std::optional<c10::MempoolId_t> pool;
   {
     std::lock_guard lock(mutex_);
     if (const auto found = apart_.find(pointer); found != apart_.end()) {
-      pool = std::move(found->second);
+      pool = found->second;
       apart_.erase(found);
     }
   }
   native_.deleter(pointer);
+  if (pool) empty_pool(*pool);
 }
 
 std::int64_t CudaUpstream::spare_bytes() {
@@ -99,27 +107,41 @@ std::int64_t CudaUpstream::spare_bytes() {
 }
 
 void* CudaUpstream::allocate_apart(std::size_t size_bytes, Stream stream) {
+  // Blocks up to 1 MiB share segments of 2 MiB; those below 10 MiB would take one of 20 MiB.
+  constexpr std::size_t kSmallBytes = std::size_t{1} << 20;
+  constexpr std::size_t kOwnSegmentBytes = std::size_t{10} << 20;
+  if (size_bytes <= kSmallBytes) return allocate(size_bytes, stream);
   const CUDAGuard guard(device_);
-  auto pool = std::make_unique<at::cuda::MemPool>(std::make_shared<DriverAllocator>(*native_.allocator));
+  // Not at::cuda::MemPool: as it dies it gives its memory back, and ends the process where that cannot be.
+  const c10::MempoolId_t pool = at::cuda::MemPool::graph_pool_handle();
+  native_.allocator->createOrIncrefPool(device_, pool, std::make_shared<DriverAllocator>(*native_.allocator));
   const auto this_thread = std::this_thread::get_id();
-  native_.allocator->beginAllocateToPool(device_, pool->id(),
+  native_.allocator->beginAllocateToPool(device_, pool,
                                          [=](cudaStream_t) { return std::this_thread::get_id() == this_thread; });
-  struct InPool {  // holds it, besides `pool`
-    CudaUpstream& upstream;
-    c10::MempoolId_t id;
-    ~InPool() {
-      upstream.native_.allocator->endAllocateToPool(upstream.device_, id);
-      upstream.native_.allocator->releasePool(upstream.device_, id);
-    }
-  };
   void* pointer = nullptr;
-  {
-    const InPool in_pool{*this, pool->id()};
-    pointer = allocate(size_bytes, stream);
+  try {
+    pointer = allocate(std::max(size_bytes, kOwnSegmentBytes), stream);
+  } catch (...) {
+    leave_pool(pool);
+    empty_pool(pool);
+    throw;
   }
+  leave_pool(pool);
   std::lock_guard lock(mutex_);
-  apart_[pointer] = std::move(pool);
+  apart_[pointer] = pool;
   return pointer;
+}
+
+/// Nobody allocates from it any more: it goes when its last block does.
+void CudaUpstream::leave_pool(c10::MempoolId_t pool) {
+  native_.allocator->endAllocateToPool(device_, pool);
+  for (int holder = 0; holder < 2; ++holder) native_.allocator->releasePool(device_, pool);  // its maker, its user
+}
+
+void CudaUpstream::empty_pool(c10::MempoolId_t pool) noexcept try {
+  if (native_.pools_in_use.load(std::memory_order_acquire) == 0) native_.allocator->emptyCache(pool);
+} catch (const c10::Error&) {
+  // Another thread allocates from a pool of its own, or the device has failed.
 }
 
 bool CudaUpstream::may_plan() {

@@ -51,12 +51,16 @@ class CudaUpstream final : public Upstream {
 
  private:
   c10::cuda::CUDAStream cuda_stream(Stream stream) const;
+  void leave_pool(c10::MempoolId_t pool);
+  /// Gives back what the pool holds unused. If that cannot be now, the native allocator does when it next gives back
+  /// what it holds unused itself.
+  void empty_pool(c10::MempoolId_t pool) noexcept;
 
   NativeAllocator& native_;
   const c10::DeviceIndex device_;
-  std::mutex mutex_;            ///< guards what follows
-  std::vector<void*> to_free_;  ///< direct blocks that died while the driver must not free
-  std::unordered_map<void*, std::unique_ptr<at::cuda::MemPool>> apart_;  ///< by block, the pool that holds it alone
+  std::mutex mutex_;                                   ///< guards what follows
+  std::vector<void*> to_free_;                         ///< direct blocks that died while the driver must not free
+  std::unordered_map<void*, c10::MempoolId_t> apart_;  ///< by block, the pool that it is alone in
 };
 
 }  // namespace stowage
