@@ -48,7 +48,8 @@ std::string_view to_string(Proof proof) {
 
 namespace {
 
-/// A buffer that lies just below `cut_bytes` all the time, so that nothing lies across.
+/// A buffer that lies just below `cut_bytes`, or the next multiple of all alignments below that, all the time, so that
+/// nothing lies across.
 Buffer make_wall(const std::vector<Buffer>& buffers, std::int64_t cut_bytes) {
   Buffer wall;
   wall.id = "cut";
@@ -85,7 +86,7 @@ std::int64_t fill_at_peak(const std::vector<Buffer>& buffers, const Layout& layo
 }
 
 /// The layout. It is cut where that takes less memory besides what is there anyway: there first, then where no more is
-/// below the cut than what fits there when most is live.
+/// below the cut than what fits there when most is live. The bound stays that of all layouts.
 Layout lay_out_beside(const std::vector<Buffer>& buffers, std::int64_t spare_bytes, LayoutLimits limits, Plan& plan) {
   Layout best = lay_out(buffers, limits);
   if (spare_bytes >= best.height_bytes) return best;
@@ -99,11 +100,15 @@ Layout lay_out_beside(const std::vector<Buffer>& buffers, std::int64_t spare_byt
     cut_buffers.push_back(wall);
     Layout cut = lay_out(cut_buffers, limits);
     spare_bytes = fill_at_peak(buffers, cut, cut_bytes) + wall.size_bytes;
-    if (cut.height_bytes <= cut_bytes || cut.height_bytes - cut_bytes > besides_bytes) continue;
-    besides_bytes = cut.height_bytes - cut_bytes;
+    const std::int64_t cut_besides_bytes = cut.height_bytes - cut_bytes;
+    if (cut_besides_bytes <= 0 || cut_besides_bytes > besides_bytes) continue;
+    if (cut_besides_bytes == besides_bytes && cut.height_bytes >= best.height_bytes) continue;
+    besides_bytes = cut_besides_bytes;
     plan.cut_bytes = cut_bytes;
-    best = std::move(cut);
-    if (best.status == Status::kOptimal) break;
+    best.height_bytes = cut.height_bytes;
+    best.offset_bytes = std::move(cut.offset_bytes);
+    best.status = best.height_bytes == best.bound_bytes ? Status::kOptimal : Status::kFeasible;
+    if (best.height_bytes <= best.bound_bytes + wall.size_bytes) break;  // the cut has lost nothing else
   }
   return best;
 }

@@ -111,6 +111,9 @@ class Replay {
   }
 
   Fault check_slots() const {
+    if (plan_.cut_bytes != 0 && (plan_.cut_bytes < 0 || plan_.cut_bytes >= plan_.arena_bytes)) {
+      return fmt::format("slots: the cut at {} B is outside the arena of {} B", plan_.cut_bytes, plan_.arena_bytes);
+    }
     std::int64_t height_bytes = 0;
     for (std::int32_t id = 0; id < std::ssize(problem_.tensors); ++id) {
       const Tensor& tensor = problem_.tensors[id];
@@ -135,6 +138,10 @@ class Replay {
       if (offset_bytes < plan_.cut_bytes && offset_bytes + slot_bytes(tensor) > plan_.cut_bytes) {
         return fmt::format("slots: {} at offset {} lies across the cut at {} B", tensor_text(id), offset_bytes,
                            plan_.cut_bytes);
+      }
+      if (plan_.cut_bytes % tensor.alignment_bytes != 0) {
+        return fmt::format("slots: the cut at {} B is not a multiple of the alignment {} of {}", plan_.cut_bytes,
+                           tensor.alignment_bytes, tensor_text(id));
       }
       height_bytes = std::max(height_bytes, offset_bytes + slot_bytes(tensor));
     }
