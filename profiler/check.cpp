@@ -160,11 +160,12 @@ std::optional<std::string> find_contradiction(const PlanRecord& plan, std::size_
   check.begin("slot");
   for (const SlotRecord& slot : plan.slots) {
     check.tensor(slot.tensor);
-    check.require(slot.offset_bytes >= 0 && slot.size_bytes >= 0 && slot.size_bytes <= plan.arena_bytes &&
-                      slot.offset_bytes <= plan.arena_bytes - slot.size_bytes,
-                  fmt::format("is outside the arena of {} B", plan.arena_bytes));
-    check.require(slot.offset_bytes >= plan.cut_bytes || slot.offset_bytes + slot.size_bytes <= plan.cut_bytes,
-                  fmt::format("lies across the cut at {} B", plan.cut_bytes));
+    const bool is_inside = slot.offset_bytes >= 0 && slot.size_bytes >= 0 && slot.size_bytes <= plan.arena_bytes &&
+                           slot.offset_bytes <= plan.arena_bytes - slot.size_bytes;
+    check.require(is_inside, fmt::format("is outside the arena of {} B", plan.arena_bytes));
+    check.require(
+        !is_inside || slot.offset_bytes >= plan.cut_bytes || slot.offset_bytes + slot.size_bytes <= plan.cut_bytes,
+        fmt::format("lies across the cut at {} B", plan.cut_bytes));
     check.next_row();
   }
   check.begin("point");

@@ -84,6 +84,8 @@ TEST(FindContradiction, NamesTheRowOfAPlan) {
       {[](PlanRecord& plan) { plan.slots[1].offset_bytes = 513; }, "slot 1 is outside the arena of 1280 B"},
       {[](PlanRecord& plan) { plan.slots[1].offset_bytes = -1; }, "slot 1 is outside the arena of 1280 B"},
       {[](PlanRecord& plan) { plan.slots[2].size_bytes = INT64_MAX; }, "slot 2 is outside the arena of 1280 B"},
+      {[](PlanRecord& plan) { plan.cut_bytes = 511; }, "slot 0 lies across the cut at 511 B"},
+      {[](PlanRecord& plan) { plan.cut_bytes = 1'279; }, "slot 1 lies across the cut at 1279 B"},
       {[](PlanRecord& plan) { plan.points[3].op = 4; }, "point 3 names op 4 of 4"},
       {[](PlanRecord& plan) { plan.points[0].tensor = -1; }, "point 0 names tensor -1 of 7"},
       {[](PlanRecord& plan) { plan.points[2].of = 7; }, "point 2 names tensor 7 of 7"},

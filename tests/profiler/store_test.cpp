@@ -287,6 +287,7 @@ TEST_F(StoreTest, PlansOfVersion3AreStillFollowed) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->run.alignment_bytes, 64);
   EXPECT_EQ(found->run.size_mismatches, 0);
+  EXPECT_EQ(found->plan.cut_bytes, 0);
   EXPECT_EQ(found->run.device_memory, std::vector<DeviceMemoryRecord>{});
   const std::int64_t id = store.write_run(sample_run());
   EXPECT_EQ(store.read_run(id), sample_run());

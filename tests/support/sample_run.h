@@ -135,6 +135,7 @@ inline PlanRecord sample_plan() {
   plan.bound_bytes = 1'663;
   plan.order_status = "feasible";
   plan.arena_bytes = 1'280;
+  plan.cut_bytes = 512;
   plan.arena_bound_bytes = 1'279;
   plan.layout_status = "optimal";
   plan.planning_ns = 42;
