@@ -39,7 +39,7 @@ bool PlannedAllocator::is_arena_for(const SlotTable& table) const {
   if (table.arena_bytes == 0) return true;
   const Arena* arena = current_arena();
   if (arena == nullptr || arena->size_bytes() < table.arena_bytes) return false;
-  return arena->cut_bytes() == 0 || arena->cut_bytes() == table.cut_bytes;
+  return arena->cut_bytes() == 0 || arena->cut_bytes() == table.cut_bytes || table.arena_bytes <= arena->cut_bytes();
 }
 
 bool PlannedAllocator::has_arena_for(const SlotTable& table) const {
@@ -55,9 +55,9 @@ void PlannedAllocator::reserve_arena(const SlotTable& table) {
     std::lock_guard lock(mutex_);
     if (is_arena_for(table) || arena_taken_ || std::exchange(reserving_, true)) return;
     if (Arena* arena = current_arena()) {
-      arena->retired = true;  // no run takes it any more
+      arena->retired = true;                               // no run takes it any more
+      if (arena->size_bytes() > cut_bytes) cut_bytes = 0;  // else those it serves fit below the cut
       size_bytes = std::max(size_bytes, arena->size_bytes());
-      cut_bytes = 0;
     }
   }
   release_arena();  // first, so that old and new are not held at once

@@ -201,8 +201,8 @@ class PlannedAllocator {
   void* block_of(const void* pointer) const;
 
   /// Makes an arena that the plan fits in, if the present one is none. It is cut as the plan is, where the upstream has
-  /// unused memory up to there; but whole if it must serve several plans. Does nothing while a run holds it, another
-  /// thread makes one, or no run may be planned. Lets the upstream's error through.
+  /// unused memory up to there; but whole if it must serve other plans that do not fit below. Does nothing while a run
+  /// holds it, another thread makes one, or no run may be planned. Lets the upstream's error through.
   void reserve_arena(const SlotTable& table);
   bool has_arena_for(const SlotTable& table) const;
   /// Gives the arena back, at once or when its last live slot is freed.

@@ -117,5 +117,83 @@ TEST_F(ArenaOf256, TheEventsOfAQuarantineAreSetOnce) {
   EXPECT_EQ(arena.quarantines()[0].events, std::vector<std::shared_ptr<Event>>{first});
 }
 
+/// Cut at 96: the second block lies before the first, with a gap between them.
+class CutArena : public testing::Test {
+ protected:
+  char* second() { return memory.data(); }
+  char* first() { return memory.data() + 256; }
+
+  std::array<char, 352> memory{};
+  Arena arena{{{first(), 0, 96}, {second(), 96, 256}}, kOwn};
+};
+
+TEST_F(CutArena, HasOffsetsInBothBlocks) {
+  EXPECT_EQ(arena.size_bytes(), 256);
+  EXPECT_EQ(arena.cut_bytes(), 96);
+  EXPECT_EQ(arena.address_of(0), first());
+  EXPECT_EQ(arena.address_of(95), first() + 95);
+  EXPECT_EQ(arena.address_of(96), second());
+  EXPECT_EQ(arena.address_of(255), second() + 159);
+}
+
+TEST_F(CutArena, ContainsItsBlocksAndNothingBetween) {
+  EXPECT_EQ(arena.block_of(first()), &arena.blocks()[0]);
+  EXPECT_EQ(arena.block_of(first() + 95), &arena.blocks()[0]);
+  EXPECT_EQ(arena.block_of(second()), &arena.blocks()[1]);
+  EXPECT_EQ(arena.block_of(second() + 159), &arena.blocks()[1]);
+  EXPECT_TRUE(arena.contains(second() + 159));
+  for (const char* outside : {second() + 160, first() - 1, first() + 96}) {
+    EXPECT_EQ(arena.block_of(outside), nullptr);
+    EXPECT_FALSE(arena.contains(outside));
+    EXPECT_FALSE(arena.is_live(outside));
+  }
+}
+
+TEST_F(CutArena, PlacesNothingAcrossTheCut) {
+  EXPECT_FALSE(arena.try_place({95, 2}));
+  EXPECT_FALSE(arena.try_place({0, 256}));
+  EXPECT_FALSE(arena.try_place({32, 65}));
+  EXPECT_FALSE(arena.try_place({96, 161}));
+  EXPECT_TRUE(arena.try_place({32, 64}));  // up to the cut
+  EXPECT_TRUE(arena.try_place({96, 64}));  // from there on
+  EXPECT_FALSE(arena.try_place({64, 32}));
+  EXPECT_FALSE(arena.try_place({128, 64}));
+  EXPECT_TRUE(arena.is_live(first() + 32));
+  EXPECT_TRUE(arena.is_live(second()));
+  EXPECT_FALSE(arena.is_live(first()));
+}
+
+TEST_F(CutArena, SharesAndFreesOnEachSide) {
+  for (const Slot& slot : {Slot{64, 32}, {96, 32}}) {
+    char* const pointer = arena.address_of(slot.offset_bytes);
+    ASSERT_TRUE(arena.try_place(slot));
+    ASSERT_TRUE(arena.try_share(slot));
+    EXPECT_FALSE(arena.let_go(pointer, 1));
+    const auto last = arena.let_go(pointer, 1);
+    ASSERT_TRUE(last);
+    EXPECT_TRUE(last->may_end);
+    EXPECT_EQ(last->span.begin_bytes, slot.offset_bytes);
+    arena.end(pointer);
+    EXPECT_FALSE(arena.has_live());
+  }
+}
+
+TEST_F(CutArena, QuarantinesOnEachSide) {
+  std::uint64_t ticket = 0;
+  for (const std::int64_t offset : {64, 96}) {
+    char* const pointer = arena.address_of(offset);
+    ASSERT_TRUE(arena.try_place({offset, 32}));
+    arena.use_on(pointer, kOther);
+    const auto last = arena.let_go(pointer, ++ticket);
+    ASSERT_TRUE(last);
+    EXPECT_FALSE(last->may_end);
+    ASSERT_EQ(arena.quarantines().size(), 1U);
+    EXPECT_EQ(arena.quarantines()[0].pointer, pointer);
+    EXPECT_FALSE(arena.try_place({offset, 32}));
+    ASSERT_TRUE(arena.end_quarantine(ticket));
+    EXPECT_FALSE(arena.is_live(pointer));
+  }
+}
+
 }  // namespace
 }  // namespace stowage

@@ -38,7 +38,16 @@ class FakeUpstream : public Upstream {
     if (meanwhile) std::exchange(meanwhile, nullptr)();
     std::lock_guard lock(mutex_);
     if (refuse) throw std::bad_alloc();
+    ++allocations;
     return make(size_bytes, {.stream = stream});
+  }
+  std::int64_t spare_bytes() override { return spare; }
+  void* allocate_apart(std::size_t size_bytes, Stream stream) override {
+    if (refuse_apart) throw std::bad_alloc();
+    void* pointer = allocate(size_bytes, stream);
+    std::lock_guard lock(mutex_);
+    apart_bytes.push_back(static_cast<std::int64_t>(size_bytes));
+    return pointer;
   }
   void free(void* pointer) noexcept override { remove(pointer, /*direct=*/false); }
   void* allocate_direct(std::size_t size_bytes) override {
@@ -105,6 +114,12 @@ class FakeUpstream : public Upstream {
     return timelines_[stream].submitted.size();
   }
 
+  /// Of which streams it was told that they use the block.
+  std::set<Stream> told(void* block) {
+    std::lock_guard lock(mutex_);
+    return live_.at(static_cast<char*>(block)).told;
+  }
+
   /// The calling thread's stream.
   static inline thread_local Stream t_stream = 0;
 
@@ -116,6 +131,10 @@ class FakeUpstream : public Upstream {
   std::atomic<bool> capturing = false;  ///< nobody can tell what streams have got
   std::function<void()> meanwhile;      ///< done once, while the next allocation is under way
   std::function<void()> while_asking;   ///< done once, while the next event is asked
+  bool refuse_apart = false;
+  std::atomic<std::int64_t> spare = 0;    ///< unused, and not to be given back
+  std::vector<std::int64_t> apart_bytes;  ///< of each allocation apart
+  int allocations = 0;
   int direct_requests = 0;
   std::atomic<int> cache_releases = 0;
 
