@@ -13,7 +13,7 @@
 
 namespace stowage {
 
-PlannedAllocator& allocator_of(c10::Device device) {
+PlannedAllocator& allocator_of([[maybe_unused]] c10::Device device) {
 #ifdef STOWAGE_CUDA
   PlannedAllocator& allocator = device.is_cuda() ? cuda_allocator(device.index()) : cpu_allocator();
 #else
@@ -49,7 +49,7 @@ std::string why_unplanned(c10::Device device) {
 #endif
 }
 
-std::string describe(c10::Device device) {
+std::string describe([[maybe_unused]] c10::Device device) {
 #ifdef STOWAGE_CUDA
   if (device.is_cuda()) {
     const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(device.index());
