@@ -38,8 +38,6 @@ void install_allocators() {
 #endif
 }
 
-void remove_allocators() { remove_cpu_allocator(); }
-
 std::string why_unplanned(c10::Device device) {
   if (!device.is_cuda()) return {};
 #ifdef STOWAGE_CUDA

@@ -16,15 +16,12 @@ PlannedAllocator& allocator_of(c10::Device device);
 /// Why nothing is planned there, in one line; empty if something may be.
 std::string why_unplanned(c10::Device device);
 
-/// Those that `allocator_of` has made so far.
+/// That of the CPU, and those of CUDA devices that `allocator_of` has made so far.
 std::vector<PlannedAllocator*> all_allocators();
 
 /// Makes PyTorch allocate through the planned allocators, also where it has allocated already. What cannot be had is
 /// told in a note.
 void install_allocators();
-/// Gives PyTorch its former CPU allocator back; blocks that are still live go on to be freed through ours. The one of
-/// CUDA stays, see `install_cuda_allocator`.
-void remove_allocators();
 
 /// What tells the device from another: its name, and what kernels are chosen by.
 std::string describe(c10::Device device);

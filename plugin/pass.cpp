@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/pass.h"
 
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -119,7 +120,7 @@ void disable() {
   set_planning(false);
   close_plan_memory();
   for (PlannedAllocator* allocator : all_allocators()) allocator->release_arena();
-  remove_allocators();
+  remove_cpu_allocator();  // that of CUDA stays for good
 }
 
 void configure(const std::string& name, const std::string& value) {
@@ -133,10 +134,9 @@ std::string status() {
   json["torch_version"] = TORCH_VERSION;
   json["options"] = option_values();
   json["store_error"] = plan_memory_error();
-  json["arena_bytes"] = 0;
-  for (const PlannedAllocator* allocator : all_allocators()) {
-    json["arena_bytes"] = json["arena_bytes"].get<std::int64_t>() + allocator->arena_bytes();
-  }
+  std::int64_t arena_bytes = 0;
+  for (const PlannedAllocator* allocator : all_allocators()) arena_bytes += allocator->arena_bytes();
+  json["arena_bytes"] = arena_bytes;
   const MeterReading meter = cpu_allocator().meter();
   json["meter"] = {{"live_bytes", meter.live_bytes}, {"peak_bytes", meter.peak_bytes}};
   json["notes"] = notes();

@@ -2,10 +2,10 @@
 #include "plugin/planned_allocator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace stowage {
+
 std::string_view to_string(Miss reason) {
   static constexpr std::array<std::string_view, kMissCount> kNames = {"escapes", "unplanned", "too_large",
                                                                       "busy",    "held",      "stream"};

@@ -79,7 +79,11 @@ class CuptiBackend final : public Backend {
     if (recording_) {
       const bool pushed =
           api_.push_external_id(kOpIdKind, run_.first_id + static_cast<std::uint64_t>(op)) == CUPTI_SUCCESS;
-      pushed ? ++pushed_ : ++dropped_;
+      if (pushed) {
+        ++pushed_;
+      } else {
+        ++dropped_;
+      }
     }
     host_->begin_op(op);
   }

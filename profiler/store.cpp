@@ -2,7 +2,6 @@
 #include "profiler/store.h"
 
 #include <string_view>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,8 +10,6 @@
 #include "profiler/sqlite.h"
 
 namespace stowage::profiler {
-
-// --- the front door ----------------------------------------------------------------------------------------------
 
 class Store::Impl {
  public:

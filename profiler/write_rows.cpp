@@ -20,8 +20,7 @@ std::int64_t write_run_rows(Database& database, const Run& run) {
       .prepare(
           "INSERT INTO runs (graph_hash, signature, device, torch_version, rules, stowage_version, name, clock, "
           "created_unix_ns, execution, dropped_records, alignment_bytes, complete, graph_text, duration_ns, "
-          "peak_bytes, "
-          "size_mismatches) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+          "peak_bytes, size_mismatches) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
       .run(run.key.graph_hash, run.key.signature, run.key.device, run.key.torch_version, run.key.rules, kStowageVersion,
            run.name, run.clock, run.created_unix_ns, run.execution, run.dropped_records, run.alignment_bytes,
            run.complete, run.graph_text, run.duration_ns, run.peak_bytes, run.size_mismatches);
