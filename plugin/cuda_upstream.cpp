@@ -99,11 +99,17 @@ void CudaUpstream::free(void* pointer) noexcept {
   if (pool) empty_pool(*pool);
 }
 
-std::int64_t CudaUpstream::spare_bytes() {
-  constexpr std::size_t kLeastBytes = std::size_t{2} << 20;  // blocks up to 1 MiB are cached among themselves
-  std::size_t largest_bytes = 1;                             // 0 would ask for what the device has free, too
-  native_.allocator->cacheInfo(device_, &largest_bytes);
-  return largest_bytes < kLeastBytes ? 0 : static_cast<std::int64_t>(largest_bytes);
+std::int64_t CudaUpstream::spare_bytes(Stream stream) {
+  std::size_t largest_bytes = 0;
+  for (const auto& segment : native_.allocator->snapshot({0, 0}, /*include_traces=*/false).segments) {
+    if (segment.device != device_ || segment.stream != reinterpret_cast<cudaStream_t>(stream)) continue;
+    // Small blocks are cached among themselves; a pool's are for those who allocate from it.
+    if (!segment.is_large || segment.owner_private_pool_id != c10::MempoolId_t{0, 0}) continue;
+    for (const auto& block : segment.blocks) {
+      if (!block.allocated && !block.active) largest_bytes = std::max(largest_bytes, block.size);
+    }
+  }
+  return static_cast<std::int64_t>(largest_bytes);
 }
 
 void* CudaUpstream::allocate_apart(std::size_t size_bytes, Stream stream) {

@@ -40,7 +40,7 @@ class CudaUpstream final : public Upstream {
   Stream current_stream() override { return to_stream(c10::cuda::getCurrentCUDAStream(device_)); }
   bool may_plan() override;
   void release_cache() override;
-  std::int64_t spare_bytes() override;
+  std::int64_t spare_bytes(Stream stream) override;
   void* allocate_apart(std::size_t size_bytes, Stream stream) override;
   void* allocate_direct(std::size_t size_bytes) override;
   void free_direct(void* pointer) noexcept override;

@@ -84,7 +84,7 @@ void PlannedAllocator::reserve_arena(const SlotTable& table) {
 
 std::vector<Arena::Block> PlannedAllocator::allocate_blocks(std::int64_t size_bytes, std::int64_t cut_bytes,
                                                             Stream stream) {
-  const std::int64_t spare_bytes = upstream_.spare_bytes();
+  const std::int64_t spare_bytes = upstream_.spare_bytes(stream);
   if (spare_bytes < cut_bytes) cut_bytes = 0;
   auto allocate = [&](std::int64_t begin_bytes, std::int64_t end_bytes) {
     const auto bytes = static_cast<std::size_t>(end_bytes - begin_bytes);
@@ -105,7 +105,7 @@ std::vector<Arena::Block> PlannedAllocator::allocate_blocks(std::int64_t size_by
 std::int64_t PlannedAllocator::spare_bytes() {
   if (arena_bytes() != 0) return 0;
   upstream_.release_cache();
-  return upstream_.spare_bytes();
+  return upstream_.spare_bytes(upstream_.current_stream());
 }
 
 void PlannedAllocator::release_arena() {

@@ -38,8 +38,9 @@ class Upstream {
   /// Gives memory back to the device that is held, but unused.
   virtual void release_cache() {}
 
-  /// How large the largest block is that it holds unused, and could not give back for what lies beside it.
-  virtual std::int64_t spare_bytes() { return 0; }
+  /// How large the largest block is that `allocate` would take from what it holds unused, and could not give back for
+  /// what lies beside it.
+  virtual std::int64_t spare_bytes(Stream /*stream*/) { return 0; }
   /// As `allocate`, in as little memory of the device as it takes.
   virtual void* allocate_apart(std::size_t size_bytes, Stream stream) { return allocate(size_bytes, stream); }
 

@@ -41,7 +41,7 @@ class FakeUpstream : public Upstream {
     ++allocations;
     return make(size_bytes, {.stream = stream});
   }
-  std::int64_t spare_bytes() override { return spare; }
+  std::int64_t spare_bytes(Stream) override { return spare; }
   void* allocate_apart(std::size_t size_bytes, Stream stream) override {
     if (refuse_apart) throw std::bad_alloc();
     void* pointer = allocate(size_bytes, stream);
