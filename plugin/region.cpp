@@ -115,21 +115,20 @@ void Region::run(Stack& stack) {
   const bool may_plan = g_planning.load(std::memory_order_relaxed) && options().plan && Session::current() == nullptr &&
                         !is_verifying() &&
                         !((at::GradMode::is_enabled() || facts_.sets_grad_mode) && may_record(values));
-  std::shared_ptr<Phase> phase = may_plan ? phase_for(values) : nullptr;
-  if (phase != nullptr && phase->why_unplanned.empty() && !allocator_of(phase->device).may_plan()) {
-    note(fmt::format("'{}' runs unplanned while a CUDA graph is captured, a memory pool is in use or caching is off",
-                     name_));
-    phase = nullptr;
-  }
+  const std::shared_ptr<Phase> phase = may_plan ? phase_for(values) : nullptr;
+  const bool device_may_plan = phase != nullptr && allocator_of(phase->device).may_plan();
   std::shared_ptr<Planned> planned;
   bool profile = false;
   {
     std::lock_guard lock(mutex_);
     ++executions_;
-    if (phase != nullptr) {
+    if (device_may_plan) {
       planned = phase->planned;
       profile = planned == nullptr && phase->why_unplanned.empty() && !profiling_;
       if (profile) profiling_ = true;
+    } else if (phase != nullptr && phase->why_unplanned.empty()) {
+      note(fmt::format("'{}' runs unplanned while a CUDA graph is captured, a memory pool is in use or caching is off",
+                       name_));
     }
   }
   if (planned != nullptr && options().verify) {
@@ -234,9 +233,9 @@ void Region::compare_runs(Phase& phase, Run run) {
   const auto begin = std::chrono::steady_clock::now();
   solver::SolveOptions limits;
   limits.deadline_ms = options().deadline_ms;
-  limits.spare_bytes = allocator_of(phase.device).spare_bytes();
   std::shared_ptr<Planned> planned;
   try {
+    limits.spare_bytes = allocator_of(phase.device).spare_bytes();
     planned = make_planned(phase, run, to_record(run, solver::solve(to_problem(run), limits)), /*recalled=*/false);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot plan '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
