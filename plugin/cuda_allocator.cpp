@@ -171,25 +171,24 @@ int cuda_allocator_count() { return devices().count(); }
 
 std::string why_no_cuda_allocator() {
   if (caching::get() == &wrapper()) return {};
+  if (native_allocator().deleter == nullptr) {
+    return fmt::format(
+        "the allocator '{}' has no raw deleter; enable stowage before the library that replaced PyTorch's",
+        native_allocator().allocator->name());
+  }
   return fmt::format(
       "the allocator '{}' has taken the place of stowage's; enable stowage after the library that did so",
       caching::get()->name());
 }
 
 std::string install_cuda_allocator() {
-  if (caching::get() == &wrapper()) return {};
-  if (caching::get() != native_allocator().allocator) return why_no_cuda_allocator();
-  if (native_allocator().deleter == nullptr) {
-    return fmt::format(
-        "cannot plan CUDA memory: the present allocator '{}' has no raw deleter; enable stowage before the library "
-        "that "
-        "replaced PyTorch's",
-        native_allocator().allocator->name());
+  NativeAllocator& native = native_allocator();
+  if (caching::get() == native.allocator && native.deleter != nullptr) {
+    native.pools_in_use.store(0, std::memory_order_release);
+    caching::allocator.store(&wrapper());
+    c10::SetAllocator(c10::kCUDA, &wrapper());
   }
-  native_allocator().pools_in_use.store(0, std::memory_order_release);
-  caching::allocator.store(&wrapper());
-  c10::SetAllocator(c10::kCUDA, &wrapper());
-  return {};
+  return why_no_cuda_allocator();
 }
 
 }  // namespace stowage

@@ -34,7 +34,9 @@ std::vector<PlannedAllocator*> all_allocators() {
 void install_allocators() {
   install_cpu_allocator();
 #ifdef STOWAGE_CUDA
-  if (const std::string why = install_cuda_allocator(); !why.empty()) note(why);
+  if (const std::string why = install_cuda_allocator(); !why.empty()) {
+    note(fmt::format("cannot plan CUDA memory: {}", why));
+  }
 #endif
 }
 

@@ -15,8 +15,8 @@ std::string graph_digest(const std::shared_ptr<torch::jit::Graph>& graph);
 
 /// What a plan depends on besides the graph: shapes, strides, dtypes, devices and aliases of tensor inputs, also of
 /// those that containers and objects hold, the values of whole numbers, switches and text, which inputs are None, grad
-/// and inference mode. Not the values of floats: a learning rate changes no shape. Nor numbers that objects hold: a
-/// counter may change with every call.
+/// and inference mode, the number of threads, and on CUDA the settings that cuDNN chooses by. Not the values of floats:
+/// a learning rate changes no shape. Nor numbers that objects hold: a counter may change with every call.
 class Signature {
  public:
   /// Reads a region's inputs; reuses its memory.

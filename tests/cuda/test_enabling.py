@@ -129,9 +129,10 @@ def test_an_allocator_above_stowages_is_left_there(dry):
         step = Step()
         step.run(6)
         assert newest_region()["phases"][0]["state"] == "unplanned"
+        why = "the allocator 'native' has taken the place of stowage's; enable stowage after the library that did so"
+        assert newest_region()["phases"][0]["why"] == why
         del tensor
-    why = "the allocator 'native' has taken the place of stowage's; enable stowage after the library that did so"
-    assert why in stowage.status()["notes"]
+    assert f"cannot plan CUDA memory: {why}" in stowage.status()["notes"]
     Step().until_planned()
 
 
