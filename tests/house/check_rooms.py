@@ -31,7 +31,7 @@ ROOMS = (
     Room("plugin/upstream.", own=()),
     Room("plugin/arena.", own=("plugin/arena.h", "plugin/upstream.h")),
     Room("plugin/planned_allocator.", own=("plugin/planned_allocator.h", "plugin/arena.h", "plugin/upstream.h")),
-    Room("plugin/sessions.", own=("plugin/planned_allocator.h",)),
+    *(Room(f"plugin/{name}.", own=("plugin/planned_allocator.h",)) for name in ("quarantine", "sessions")),
     Room("plugin/", own=("plugin/", "profiler/", "solver/"),
          third_party=("fmt/", "nlohmann/", "torch/", "ATen/", "c10/", "cuda_runtime_api.h", "kineto/")),
     Room("tests/solver/", own=("solver/", "tests/support/"), third_party=(*TEST_LIBRARIES, "nlohmann/", "zlib.h")),
