@@ -51,6 +51,36 @@ std::vector<profiler::OpRecord> op_records(const GraphFacts& facts) {
   return records;
 }
 
+std::vector<profiler::AllocationRecord> allocation_records(const std::vector<RecordedAllocation>& allocations,
+                                                           const std::vector<std::int32_t>& tensor_of_allocation,
+                                                           std::int64_t alignment_bytes) {
+  std::vector<profiler::AllocationRecord> records;
+  for (std::size_t allocation = 0; allocation < allocations.size(); ++allocation) {
+    const RecordedAllocation& each = allocations[allocation];
+    profiler::AllocationRecord record;
+    record.tensor = tensor_of_allocation[allocation];
+    record.op = each.op;
+    record.index = each.index;
+    record.requested_bytes = each.size_bytes;
+    record.rounded_bytes = round_up(each.size_bytes, alignment_bytes);
+    record.stream = each.stream;
+    record.allocate_event = each.allocate_event;
+    record.free_op = each.free_op;
+    record.free_event = each.free_event;
+    records.push_back(record);
+  }
+  return records;
+}
+
+/// Where the driver itself made each allocation; 0 where the cache did.
+std::vector<std::uint64_t> direct_addresses(const std::vector<RecordedAllocation>& allocations) {
+  std::vector<std::uint64_t> addresses;
+  for (const RecordedAllocation& each : allocations) {
+    addresses.push_back(each.direct ? reinterpret_cast<std::uintptr_t>(each.address) : 0);
+  }
+  return addresses;
+}
+
 /// Orders reads and writes of storages that ops may share in another run, though they did not in this one.
 class PossibleUses {
  public:
@@ -222,25 +252,10 @@ Run Profiler::run(Stack& stack, c10::Device device, const Run* previous, std::st
   if (!backend.why_not().empty()) note(backend.why_not());
 
   const std::vector<RecordedAllocation> allocations = session.allocations();
-  std::vector<std::uint64_t> addresses;
   std::vector<std::int32_t> tensor_of_allocation;
   run.tensors = observation.take_tensors(allocations, tensor_of_allocation);
-  for (std::size_t allocation = 0; allocation < allocations.size(); ++allocation) {
-    const RecordedAllocation& each = allocations[allocation];
-    profiler::AllocationRecord record;
-    record.tensor = tensor_of_allocation[allocation];
-    record.op = each.op;
-    record.index = each.index;
-    record.requested_bytes = each.size_bytes;
-    record.rounded_bytes = round_up(each.size_bytes, run.alignment_bytes);
-    record.stream = each.stream;
-    record.allocate_event = each.allocate_event;
-    record.free_op = each.free_op;
-    record.free_event = each.free_event;
-    run.allocations.push_back(record);
-    addresses.push_back(each.direct ? reinterpret_cast<std::uintptr_t>(each.address) : 0);
-  }
-  if (has_cupti) profiler::match_sizes(run, addresses);
+  run.allocations = allocation_records(allocations, tensor_of_allocation, run.alignment_bytes);
+  if (has_cupti) profiler::match_sizes(run, direct_addresses(allocations));
   if (session.refused()) {
     note(
         "the device has too little memory for CUPTI to see each tensor of a step: of some only the allocator's record "
