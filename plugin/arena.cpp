@@ -81,7 +81,9 @@ void Arena::end(const void* pointer) { live_.erase(find(pointer)); }
 
 void Arena::set_events(std::uint64_t ticket, std::vector<std::shared_ptr<Event>> events) {
   for (Quarantine& each : quarantines_) {
-    if (each.ticket == ticket && each.events.empty()) each.events = std::move(events);
+    if (each.ticket != ticket) continue;
+    if (each.events.empty()) each.events = std::move(events);
+    return;
   }
 }
 

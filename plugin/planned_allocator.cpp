@@ -15,7 +15,7 @@ std::string_view to_string(Miss reason) {
 const Slot* SlotTable::find(std::int32_t op, std::int32_t index) const {
   const auto at = static_cast<std::size_t>(op);
   if (at + 1 >= first_slot.size() || first_slot[at] + index >= first_slot[at + 1]) return nullptr;
-  return &slots[static_cast<std::size_t>(first_slot[at] + index)];
+  return &slots[static_cast<std::size_t>(first_slot[at]) + static_cast<std::size_t>(index)];
 }
 
 void Counters::add(const Counters& other) {
