@@ -243,8 +243,13 @@ Run Profiler::run(Stack& stack, c10::Device device, const Run* previous, std::st
       explicit Current(Observation& observation) { observation.make_current(); }
       ~Current() { Observation::clear_current(); }
     } current(observation);
-    observation.begin();
-    torch::jit::InterpreterState(code_).run(stack);
+    try {
+      observation.begin();
+      torch::jit::InterpreterState(code_).run(stack);
+    } catch (...) {
+      backend.stop();  // or no other run could be recorded
+      throw;
+    }
   }
   if (has_cupti) synchronize(device);
   backend.stop();

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import stowage
 import torch
-from cuda.stepping import Step
+from cuda.stepping import HOOKED, Step, hooked
 from drycuda import cupti_control as cupti
 from torch.profiler import ProfilerActivity, profile
 
@@ -107,6 +107,18 @@ def test_without_cupti_the_allocator_alone_gives_sizes(store, refuse, code, caus
     assert rows(store, "SELECT clock FROM runs") == [("steady_clock",)]
     cupti.reset()
     assert profiled_kernels() > 0
+
+
+def test_a_step_that_throws_leaves_cupti_to_the_next(store):
+    def fail(_: torch.Tensor) -> None:
+        raise RuntimeError("no more of this")
+
+    broken = Step(HOOKED)
+    broken.run(2)  # as above: CUPTI would measure the third
+    with hooked("first", fail), pytest.raises(RuntimeError, match="no more of this"):
+        broken()
+    Step().until_planned()
+    assert rows(store, "SELECT clock FROM runs") == [("cupti",)]
 
 
 def test_torch_profiler_works_before_and_after(store):
