@@ -194,9 +194,9 @@ void* PlannedAllocator::allocate_planned(PlannedSession& session, std::size_t si
   if (!session.owns_arena_) return allocate_upstream(size_bytes, &session, stream);
 
   Miss reason = Miss::kUnplanned;
-  if (const Slot* planned = session.table_.find(session.op_.load(std::memory_order_relaxed), session.index_)) {
+  const Slot* planned = session.table_.find(session.op_.load(std::memory_order_relaxed), session.index_);
+  if (planned != nullptr) {
     const Slot slot = *planned;
-    ++session.index_;
     if (slot.size_bytes == 0) {
       reason = Miss::kEscapes;
     } else if (stream != session.stream_) {
@@ -210,12 +210,17 @@ void* PlannedAllocator::allocate_planned(PlannedSession& session, std::size_t si
         pointer = try_slot(session, slot, bytes);
       }
       if (slot.reuses) session.reusable_ = nullptr;
-      if (pointer != nullptr) return pointer;
+      if (pointer != nullptr) {
+        ++session.index_;
+        return pointer;
+      }
       reason = slot.reuses ? Miss::kHeld : Miss::kBusy;
     }
   }
+  void* pointer = allocate_upstream(size_bytes, &session, stream);  // counted only then: who gets none may ask again
+  if (planned != nullptr) ++session.index_;
   session.counters_.misses[static_cast<std::size_t>(reason)].add(bytes);
-  return allocate_upstream(size_bytes, &session, stream);
+  return pointer;
 }
 
 void* PlannedAllocator::try_slot(PlannedSession& session, Slot slot, std::int64_t size_bytes) {

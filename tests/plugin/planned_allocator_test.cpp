@@ -228,6 +228,21 @@ TEST_F(Planned, UpstreamErrorPassesThroughAndLeavesNothingBehind) {
   allocator.free(slot);
 }
 
+TEST_F(Planned, AnAllocationThatIsAskedForAgainIsStillTheSame) {
+  allocator.reserve_arena(table);
+  PlannedSession session(allocator, table);
+  session.enter_op(0);
+  upstream.refuse = true;
+  EXPECT_THROW(allocator.allocate(65), std::bad_alloc);  // its slot has 64 B
+  upstream.refuse = false;
+  void* first = allocator.allocate(65);
+  void* second = allocator.allocate(128);
+  EXPECT_EQ(misses(session.counters(), Miss::kTooLarge), count(1, 65));
+  EXPECT_EQ(session.counters().hits, count(1, 128));
+  allocator.free(first);
+  allocator.free(second);
+}
+
 TEST_F(Planned, ATableThatIsNotOfThisArenaCostsMemoryOnly) {
   allocator.reserve_arena(arena_of(64));
   const SlotTable wrong{
