@@ -57,8 +57,10 @@ bool are_alike(const Run& before, const Run& after) {
 /// What CUPTI says against planning from the run; empty if nothing.
 std::string why_in_doubt(const Run& run) {
   if (run.dropped_records > 0) {
-    return fmt::format("CUPTI dropped {} of its records; free host memory, or profile with fewer threads",
-                       run.dropped_records);
+    return fmt::format(
+        "CUPTI dropped {} of its records; end what else records on the device meanwhile, such as torch.profiler, or "
+        "free host memory",
+        run.dropped_records);
   }
   if (run.size_mismatches > 0) {
     return fmt::format(
@@ -134,15 +136,13 @@ void Region::run(Stack& stack) {
   if (planned != nullptr && options().verify) {
     run_verified(values, *planned);
   } else if (planned != nullptr) {
-    if (!run_planned(values, *planned, planned->code)) {
-      drop_plan_without_arena(*phase, *planned);
-      run_as_is(values);
-    }
+    if (!run_planned(values, *planned, planned->code)) run_as_is(values);
   } else if (profile) {
     run_profiled(values, *phase);
   } else {
     run_as_is(values);
   }
+  if (planned != nullptr) drop_plan_without_arena(*phase, *planned);
   stack.insert(stack.end(), std::make_move_iterator(values.begin()), std::make_move_iterator(values.end()));
 }
 
