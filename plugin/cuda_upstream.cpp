@@ -99,7 +99,11 @@ void CudaUpstream::free(void* pointer) noexcept {
   if (pool) empty_pool(*pool);
 }
 
+/// The allocator of cudaMallocAsync knows neither blocks nor pools with an allocator of their own.
+bool CudaUpstream::knows_pools() const { return native_.allocator->name() == "native"; }
+
 std::int64_t CudaUpstream::spare_bytes(Stream stream) {
+  if (!knows_pools()) return 0;
   std::size_t largest_bytes = 0;
   for (const auto& segment : native_.allocator->snapshot({0, 0}, /*include_traces=*/false).segments) {
     if (segment.device != device_ || segment.stream != reinterpret_cast<cudaStream_t>(stream)) continue;
@@ -116,7 +120,7 @@ void* CudaUpstream::allocate_apart(std::size_t size_bytes, Stream stream) {
   // Blocks up to 1 MiB share segments of 2 MiB; those below 10 MiB would take one of 20 MiB.
   constexpr std::size_t kSmallBytes = std::size_t{1} << 20;
   constexpr std::size_t kOwnSegmentBytes = std::size_t{10} << 20;
-  if (size_bytes <= kSmallBytes) return allocate(size_bytes, stream);
+  if (size_bytes <= kSmallBytes || !knows_pools()) return allocate(size_bytes, stream);
   const CUDAGuard guard(device_);
   // Not at::cuda::MemPool: as it dies it gives its memory back, and ends the process where that cannot be.
   const c10::MempoolId_t pool = at::cuda::MemPool::graph_pool_handle();

@@ -21,6 +21,7 @@ struct NativeAllocator {
   /// `block`, which it allocated, is used on `stream` too.
   void record_stream(void* block, c10::DeviceIndex device, c10::cuda::CUDAStream stream);
   /// One pool less is in use; one that came into use before our time was not counted.
+  bool knows_pools() const;
   void leave_pool();
 
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const allocator;
@@ -51,6 +52,7 @@ class CudaUpstream final : public Upstream {
 
  private:
   c10::cuda::CUDAStream cuda_stream(Stream stream) const;
+  bool knows_pools() const;
   void leave_pool(c10::MempoolId_t pool);
   /// Gives back what the pool holds unused. If that cannot be now, the native allocator does when it next gives back
   /// what it holds unused itself.
