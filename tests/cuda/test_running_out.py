@@ -47,7 +47,7 @@ def plans_given_up(told: int) -> list[str]:
 
 
 def test_without_room_for_the_arena_training_goes_on_unplanned(dry):
-    """The arena is one block; the step itself finds room in pieces."""
+    """The arena finds room for one of its blocks; the step itself finds it in pieces."""
     stowage.enable()
     told = len(notes())
     step = Step(rows=4 * 1024)  # 64 MiB each
@@ -58,7 +58,7 @@ def test_without_room_for_the_arena_training_goes_on_unplanned(dry):
         assert step_phase(step)["state"] == "unplanned"
         assert stowage.status()["arena_bytes"] == 0
     (line,) = plans_given_up(told)
-    assert "CUDA out of memory. Tried to allocate 128.00 MiB" in line
+    assert "CUDA out of memory. Tried to allocate 64.00 MiB" in line
     del pins
 
 
