@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import gc
 import json
 import os
 import subprocess
@@ -35,6 +36,7 @@ def fresh() -> Iterator[None]:
     reset_device()
     yield
     stowage.disable()
+    gc.collect()  # scripted functions of the test may be garbage that still counts as alive
     for option, default in DEFAULTS.items():
         stowage.set_option(option, default)
     reset_device()
