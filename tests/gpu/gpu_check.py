@@ -22,8 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: What parts import: the benchmarks' models, the cases of the CPU's tests of reuse, and the package's source.
 FOLDERS = ("tests", "scripts/benchmarks", "tests/plugin", "tests/capture")
-for folder in FOLDERS:
-    sys.path.insert(0, str(ROOT / folder))
+sys.path.insert(0, str(ROOT / "tests"))
 
 from gpu.outcome import Outcome, first_line, read_line  # noqa: E402
 from gpu.report import PartReport, Report, line  # noqa: E402
