@@ -74,7 +74,7 @@ ROWS = {
     ],
     "plans": [
         (2, 13 * MIB + 4, 16 * MIB + 4, 13 * MIB + 4, "optimal", 10 * MIB, 10 * MIB, "optimal", 1_500_000,
-         "graph(%x, %w)"),
+         "graph(%x, %w)", 0),
     ],
     "plan_order": [(2, step, op) for step, op in enumerate([0, 2, 1, 3, 4, 5])],
     "slots": [
