@@ -164,7 +164,7 @@ def run_dry_pytest(rooms: list[str], expression: str | None, fast: bool) -> Tall
         say("pytest on dry CUDA")
         print("skipped: torch was not built for CUDA, so that there is no dry CUDA")
         return Tally(skipped=1)
-    launcher = ("env", f"DRYCUDA_DIR={DRY_CUDA}", ROOT / "scripts/drycuda")
+    launcher = ("env", f"DRYCUDA_DIR={DRY_CUDA}", "DRYCUDA_DEVICES=2", ROOT / "scripts/drycuda")
     return run_pytest(rooms, expression, fast, launcher)
 
 

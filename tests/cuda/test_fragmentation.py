@@ -4,10 +4,10 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import stowage.plugin
 
 MIB = 1 << 20
 
@@ -15,10 +15,9 @@ MIB = 1 << 20
 @pytest.fixture
 def layout(tmp_path):
     """The layout that stowage-solve finds for a sequence, within a capacity if one is given."""
-    beside = stowage.plugin.library().with_name("stowage-solve")
-    solver = Path(os.environ.get("STOWAGE_SOLVE", beside))
+    solver = Path(os.environ.get("STOWAGE_SOLVE", Path(sys.executable).with_name("stowage-solve")))
     if not solver.exists():
-        pytest.skip(f"no '{solver}'; build the target stowage_solve, or set STOWAGE_SOLVE")
+        pytest.skip(f"no '{solver}'; run scripts/setup, or set STOWAGE_SOLVE")
 
     def solve(rows: list, *options: str) -> dict:
         text = "".join(",".join(map(str, row)) + "\n" for row in [("id", "lower", "upper", "size"), *rows])
