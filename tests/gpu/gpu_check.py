@@ -134,6 +134,7 @@ def say(text: str) -> None:
 
 
 def write_dry(report: Report) -> int:
+    sys.path += [str(ROOT / folder) for folder in FOLDERS]
     from gpu.memory import write_dry_figures
 
     if not report.is_dry() or not report.succeeded():
