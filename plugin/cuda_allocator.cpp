@@ -76,7 +76,7 @@ auto with_idle_arenas(Allocate allocate) {
 
 /// The caching allocator that PyTorch sees: takes the requests of planned and profiled runs, and hands everything else
 /// to the native one (torch 2.11, c10/cuda/CUDACachingAllocator.h). So statistics, snapshots, pools and out-of-memory
-/// messages are the native allocator's; an arena is one of its blocks.
+/// messages are the native allocator's; an arena is one or two of its blocks.
 class CudaAllocator final : public ForwardingAllocator {
  public:
   explicit CudaAllocator(NativeAllocator& native) : ForwardingAllocator(*native.allocator), native_(native) {}
