@@ -29,7 +29,7 @@ std::vector<Arena::Span>::iterator Arena::find(const void* pointer) {
 
 Stream Arena::take_for(Stream stream) { return std::exchange(stream_, stream); }
 
-bool Arena::try_place(Slot slot) {
+bool Arena::try_place(Slot slot, StepTag tag) {
   if (slot.offset_bytes < 0 || slot.size_bytes > size_bytes() - slot.offset_bytes) return false;
   const std::int64_t end_bytes = slot.offset_bytes + slot.size_bytes;
   if (slot.offset_bytes < cut_bytes() && end_bytes > cut_bytes()) return false;
@@ -37,7 +37,7 @@ bool Arena::try_place(Slot slot) {
                                       [](const Span& span, std::int64_t begin) { return span.begin_bytes < begin; });
   if (after != live_.end() && after->begin_bytes < end_bytes) return false;
   if (after != live_.begin() && std::prev(after)->end_bytes > slot.offset_bytes) return false;
-  live_.insert(after, {.begin_bytes = slot.offset_bytes, .end_bytes = end_bytes, .stream = stream_});
+  live_.insert(after, {.begin_bytes = slot.offset_bytes, .end_bytes = end_bytes, .stream = stream_, .tag = tag});
   return true;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "plugin/step_record.h"
 #include "plugin/upstream.h"
 
 namespace stowage {
@@ -34,6 +35,7 @@ class Arena {
     std::int32_t holders = 1;
     std::uint64_t ticket = 0;  ///< of its quarantine; 0: none
     Stream stream = 0;         ///< that it was placed for
+    StepTag tag;               ///< of the step that it was placed in
 
     std::int64_t size_bytes() const { return end_bytes - begin_bytes; }
   };
@@ -74,7 +76,7 @@ class Arena {
 
   /// Sets the stream whose work uses the arena now. Returns the one before.
   Stream take_for(Stream stream);
-  bool try_place(Slot slot);
+  bool try_place(Slot slot, StepTag tag = {});
   /// Makes the live range that is exactly this slot, with one holder and on this stream alone, held by two.
   bool try_share(Slot slot);
   /// `stream` uses the live range at `pointer` too.

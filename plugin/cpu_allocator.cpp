@@ -17,6 +17,7 @@ class CpuUpstream : public Upstream {
 
   void* allocate(std::size_t size_bytes, Stream) override { return allocator_->raw_allocate(size_bytes); }
   void free(void* pointer) noexcept override { deleter_(pointer); }
+  bool runs_backward() override { return torch::autograd::get_current_graph_task_id() >= 0; }
   c10::Allocator* allocator() const { return allocator_; }
 
  private:
@@ -39,7 +40,7 @@ class CpuAllocator : public c10::Allocator {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (size_bytes == 0) return {nullptr, nullptr, &delete_cpu, cpu};
     PlannedAllocator& planned = cpu_allocator();
-    void* pointer = planned.intercepts() ? planned.allocate(size_bytes) : cpu_upstream().allocate(size_bytes, 0);
+    void* pointer = planned.intercepts(size_bytes) ? planned.allocate(size_bytes) : cpu_upstream().allocate(size_bytes, 0);
     return {pointer, pointer, &delete_cpu, cpu};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &delete_cpu; }

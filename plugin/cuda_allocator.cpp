@@ -84,7 +84,7 @@ class CudaAllocator final : public ForwardingAllocator {
   DataPtr allocate(std::size_t size_bytes) override {
     const DeviceIndex device = current_device();
     PlannedAllocator& planned = devices().at(device);
-    if (size_bytes != 0 && planned.intercepts()) {
+    if (size_bytes != 0 && planned.intercepts(size_bytes)) {
       const Stream stream = to_stream(c10::cuda::getCurrentCUDAStream(device));
       void* pointer = with_idle_arenas([&] { return planned.allocate(size_bytes, stream); });
       return {pointer, pointer, &delete_cuda, c10::Device(c10::kCUDA, device)};
@@ -99,7 +99,7 @@ class CudaAllocator final : public ForwardingAllocator {
   }
   void* raw_alloc_with_stream(std::size_t size_bytes, cudaStream_t stream) override {
     PlannedAllocator& planned = devices().at(current_device());
-    if (size_bytes != 0 && planned.intercepts()) {
+    if (size_bytes != 0 && planned.intercepts(size_bytes)) {
       return with_idle_arenas([&] { return planned.allocate(size_bytes, reinterpret_cast<Stream>(stream)); });
     }
     return with_idle_arenas([&] { return upstream_.raw_alloc_with_stream(size_bytes, stream); });

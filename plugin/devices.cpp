@@ -40,6 +40,15 @@ void install_allocators() {
 #endif
 }
 
+c10::Device default_device([[maybe_unused]] c10::DeviceType type) {
+#ifdef STOWAGE_CUDA
+  if (type == c10::kCUDA || c10::cuda::CUDACachingAllocator::get()->initialized()) {
+    return {c10::kCUDA, c10::cuda::current_device()};
+  }
+#endif
+  return c10::kCPU;
+}
+
 std::string why_unplanned(c10::Device device) {
   if (!device.is_cuda()) return {};
 #ifdef STOWAGE_CUDA

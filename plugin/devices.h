@@ -16,6 +16,9 @@ PlannedAllocator& allocator_of(c10::Device device);
 /// Why nothing is planned there, in one line; empty if something may be.
 std::string why_unplanned(c10::Device device);
 
+/// CUDA's current device if CUDA is in use, else the CPU; the former in any case if asked for.
+c10::Device default_device(c10::DeviceType type = c10::kCPU);
+
 /// That of the CPU, and those of CUDA devices that `allocator_of` has made so far.
 std::vector<PlannedAllocator*> all_allocators();
 

@@ -40,6 +40,9 @@ const std::vector<OptionRow>& rows() {
       {"min_ops", "graphs with fewer ops are left alone", &Options::min_ops},
       {"max_profile_runs", "give up planning when no two runs in a row were alike by then", &Options::max_profile_runs},
       {"max_plans", "plans kept for each graph; the least recently used goes first", &Options::max_plans},
+      {"max_step_plans", "plans kept for the steps of a device; the least recently used goes first",
+       &Options::max_step_plans},
+      {"share_plans", "whether plans of steps are made when the caller says so, as ranks of a group do", &Options::share_plans},
       {"deadline_ms", "time the solver may take for one plan", &Options::deadline_ms},
   };
   return table;

@@ -17,6 +17,7 @@
 #include "plugin/plan_memory.h"
 #include "plugin/region.h"
 #include "plugin/registry.h"
+#include "plugin/steps.h"
 #include "plugin/torch_headers.h"
 
 namespace stowage {
@@ -119,6 +120,7 @@ void disable() {
   }
   set_planning(false);
   close_plan_memory();
+  forget_steps();
   for (PlannedAllocator* allocator : all_allocators()) allocator->release_arena();
   remove_cpu_allocator();  // that of CUDA stays for good
 }
@@ -141,6 +143,7 @@ std::string status() {
   json["meter"] = {{"live_bytes", meter.live_bytes}, {"peak_bytes", meter.peak_bytes}};
   json["notes"] = notes();
   json["regions"] = all_regions_status();
+  json["steps"] = steps_status();
   std::lock_guard lock(g_mutex);
   json["enabled"] = g_pass.has_value();
   json["graphs_seen"] = g_graphs_seen;

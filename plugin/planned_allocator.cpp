@@ -6,27 +6,10 @@
 
 namespace stowage {
 
-std::string_view to_string(Miss reason) {
-  static constexpr std::array<std::string_view, kMissCount> kNames = {"escapes", "unplanned", "too_large",
-                                                                      "busy",    "held",      "stream"};
-  return kNames[static_cast<std::size_t>(reason)];
-}
-
 const Slot* SlotTable::find(std::int32_t op, std::int32_t index) const {
   const auto at = static_cast<std::size_t>(op);
   if (at + 1 >= first_slot.size() || first_slot[at] + index >= first_slot[at + 1]) return nullptr;
   return &slots[static_cast<std::size_t>(first_slot[at]) + static_cast<std::size_t>(index)];
-}
-
-void Counters::add(const Counters& other) {
-  auto add_count = [](Count& to, const Count& from) {
-    to.allocations += from.allocations;
-    to.bytes += from.bytes;
-  };
-  add_count(hits, other.hits);
-  add_count(reused, other.reused);
-  for (std::size_t reason = 0; reason < kMissCount; ++reason) add_count(misses[reason], other.misses[reason]);
-  late_frees += other.late_frees;
 }
 
 // --- arena ----------------------------------------------------------------------------------------------------------
@@ -134,6 +117,44 @@ bool PlannedAllocator::release_idle_arena() {
   return true;
 }
 
+bool PlannedAllocator::take_arena(const SlotTable& table, Stream stream, Arena*& arena) {
+  settle();
+  Stream before = stream;
+  {
+    std::lock_guard lock(mutex_);
+    if (!is_arena_for(table) || arena_taken_) return false;
+    arena_taken_ = true;
+    arena = current_arena();
+    if (arena != nullptr) {
+      arena->taken = true;
+      before = arena->take_for(stream);
+    }
+  }
+  if (before == stream) return true;
+  try {
+    upstream_.wait(stream, before);
+    for (const Arena::Block& block : arena->blocks()) upstream_.record_stream(block.base, stream);
+  } catch (...) {
+    give_back_arena(arena, /*retire=*/true);  // no run can tell any more whose work it follows
+    throw;
+  }
+  return true;
+}
+
+void PlannedAllocator::give_back_arena(Arena* arena, bool retire) {
+  std::vector<void*> blocks;
+  {
+    std::lock_guard lock(mutex_);
+    arena_taken_ = false;
+    if (arena != nullptr) {
+      arena->taken = false;
+      arena->retired |= retire;
+    }
+    blocks = collect_retired();
+  }
+  for (void* block : blocks) free(block);
+}
+
 std::vector<void*> PlannedAllocator::collect_retired() {
   std::vector<void*> blocks;
   std::erase_if(arenas_, [&](const auto& arena) {
@@ -177,14 +198,18 @@ void PlannedAllocator::update_arena_range() {
 
 PlannedAllocator::PlannedAllocator(Upstream& upstream) : upstream_(upstream) {}
 
-bool PlannedAllocator::intercepts() const {
+bool PlannedAllocator::intercepts(std::size_t size_bytes) const {
   const Session* session = Session::current();
-  return (session != nullptr && &session->allocator_ == this) || meter_on_.load(std::memory_order_relaxed);
+  if ((session != nullptr && &session->allocator_ == this) || meter_on_.load(std::memory_order_relaxed)) return true;
+  return static_cast<std::int64_t>(size_bytes) >= kLeastStepBytes && is_in_step();
 }
 
 void* PlannedAllocator::allocate(std::size_t size_bytes, Stream stream) {
   Session* session = Session::current();
-  if (session == nullptr || &session->allocator_ != this) return allocate_upstream(size_bytes, nullptr, stream);
+  if (session == nullptr || &session->allocator_ != this) {
+    const bool is_of_step = static_cast<std::int64_t>(size_bytes) >= kLeastStepBytes && is_in_step();
+    return is_of_step ? allocate_in_step(size_bytes, stream) : allocate_upstream(size_bytes, nullptr, stream);
+  }
   if (session->mode_ == Session::Mode::kProfile) return allocate_upstream(size_bytes, session, stream);
   return allocate_planned(static_cast<PlannedSession&>(*session), size_bytes, stream);
 }
@@ -253,7 +278,7 @@ void* PlannedAllocator::allocate_upstream(std::size_t size_bytes, Session* sessi
 
 void PlannedAllocator::watch(void* pointer, Entry entry, Session* session, Stream stream) {
   entry.metered = meter_on_.load(std::memory_order_relaxed);
-  if (session == nullptr && !entry.metered) return;
+  if (session == nullptr && !entry.metered && entry.tag.step == 0) return;
   std::lock_guard lock(mutex_);
   if (entry.metered) {
     meter_.live_bytes += entry.size_bytes;
@@ -324,6 +349,7 @@ bool PlannedAllocator::free_slot(void* pointer) {
     Arena& arena = **found;
     const auto let_go = arena.let_go(pointer, next_ticket_);
     if (!let_go) return true;  // held by another storage, or not live: a double free, dropped
+    step_.free(let_go->span.tag);
     if (let_go->may_end) {
       poison(arena, let_go->span);
       arena.end(pointer);
@@ -351,6 +377,7 @@ std::optional<PlannedAllocator::Entry> PlannedAllocator::forget(void* pointer) {
   ledger_.erase(found);
   watched_.store(ledger_.size(), std::memory_order_release);
   if (entry.metered) meter_.live_bytes -= entry.size_bytes;
+  step_.free(entry.tag);
   Session* session = find_session(entry.session);
   if (session == nullptr) return entry;
   session->live_bytes_ -= entry.size_bytes;

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "plugin/arena.h"
+#include "plugin/counters.h"
+#include "plugin/step_scope.h"
 #include "plugin/upstream.h"
 
 namespace stowage {
@@ -26,39 +28,6 @@ struct SlotTable {
 
   /// The slot of the op's `index`-th allocation; null if there is none.
   const Slot* find(std::int32_t op, std::int32_t index) const;
-};
-
-/// Why an allocation inside a planned run went upstream.
-enum class Miss : std::uint8_t {
-  kEscapes,    ///< the plan says so: the tensor outlives the region
-  kUnplanned,  ///< the op makes more allocations than its profile had
-  kTooLarge,   ///< larger than its slot
-  kBusy,       ///< its slot overlaps one that is still live
-  kHeld,       ///< it was to take an input's memory, but nobody could say that only the op holds that input
-  kStream,     ///< it is for another stream than the run's
-};
-inline constexpr std::size_t kMissCount = 6;
-/// "escapes", "unplanned", "too_large", "busy", "held" or "stream".
-std::string_view to_string(Miss reason);
-
-struct Count {
-  std::int64_t allocations = 0;
-  std::int64_t bytes = 0;
-
-  void add(std::int64_t size_bytes) { ++allocations, bytes += size_bytes; }
-  bool operator==(const Count&) const = default;
-};
-
-/// What planned runs were served, summed over runs.
-struct Counters {
-  Count hits;
-  Count reused;  ///< those of the hits that took the memory of an input still live
-  std::array<Count, kMissCount> misses;
-  /// Tensors still referenced at their free point: the slot stayed busy until they died.
-  std::int64_t late_frees = 0;
-
-  void add(const Counters& other);
-  bool operator==(const Counters&) const = default;
 };
 
 /// One allocation of a profiled run. Events number the run's allocations and frees together.
@@ -158,13 +127,10 @@ class PlannedSession : public Session {
  private:
   friend class PlannedAllocator;
   friend class Session;
-  /// The arena, for others to take; or for nobody, if it is to `retire`.
-  void give_back(bool retire);
-
   const SlotTable& table_;
   Counters counters_;
-  bool owns_arena_ = false;
-  Arena* arena_ = nullptr;          ///< null if there was none, and the plan needs none
+  Arena* arena_ = nullptr;  ///< null if there was none, and the plan needs none
+  const bool owns_arena_;
   const void* reusable_ = nullptr;  ///< where the op's result may overlap its input
   std::int64_t reusable_bytes_ = 0;
 };
@@ -185,7 +151,7 @@ class PlannedAllocator {
   explicit PlannedAllocator(Upstream& upstream);
 
   /// Whether this thread's next allocation concerns us; if not, the caller may go to the upstream directly.
-  bool intercepts() const;
+  bool intercepts(std::size_t size_bytes) const;
   /// Whether a run of the calling thread may be profiled or planned now.
   bool may_plan() { return upstream_.may_plan(); }
   /// Memory for work on `stream`; `size_bytes` > 0. Lets only the upstream's out-of-memory error through.
@@ -215,6 +181,20 @@ class PlannedAllocator {
   /// How much of that it cannot give back, in one piece that an arena may use. 0 if there is an arena already.
   std::int64_t spare_bytes();
 
+  /// Opens a step: allocations of the calling thread, and of threads that run a backward, belong to it until it ends.
+  /// They are served from the arena, if no run holds it and it has at least `arena_bytes`. False: one is open already.
+  bool begin_step(std::int64_t arena_bytes);
+  /// Ends the step that the calling thread opened. False: it is nothing to learn from, or there is none.
+  bool end_step(bool complete);
+  /// Whether a step is open that allocations of the calling thread belong to.
+  bool is_in_step() const;
+  /// Calls `use` with the step that is open, or was last, under the lock: no allocation and no call to us in it.
+  template <typename Use>
+  auto with_step(Use use) {
+    std::lock_guard lock(mutex_);
+    return use(step_);
+  }
+
   /// Debug mode: fills a slot with NaN bytes (0xFF) as it is freed.
   void set_poison(bool on) { poison_.store(on, std::memory_order_relaxed); }
 
@@ -236,12 +216,16 @@ class PlannedAllocator {
     std::int32_t allocation = -1;
     bool metered = false;
     bool direct = false;  ///< from the driver itself
+    StepTag tag;
   };
 
   void* allocate_upstream(std::size_t size_bytes, Session* session, Stream stream);
   /// Null unless the session wants it from the driver, and it can be had.
   void* allocate_direct(ProfileSession& session, std::size_t size_bytes);
   void* allocate_planned(PlannedSession& session, std::size_t size_bytes, Stream stream);
+  void* allocate_in_step(std::size_t size_bytes, Stream stream);
+  /// Null where the step wants no slot, or it is not free; then why.
+  void* try_step_slot(const StepScope::Wanted& wanted, Miss& reason);
   /// Places or shares the slot in the current arena; null where it is not free.
   void* try_slot(PlannedSession& session, Slot slot, std::int64_t size_bytes);
   /// Remembers an upstream block of the session, or of nobody while the meter runs.
@@ -257,6 +241,11 @@ class PlannedAllocator {
   /// Takes out retired arenas without live slots; the caller frees the blocks, without the lock.
   std::vector<void*> collect_retired();
   Arena* current_arena() const;
+  /// The arena for a run whose work goes to `stream`, if it fits `table` and no other run holds it; null if there is
+  /// none and none is needed.
+  bool take_arena(const SlotTable& table, Stream stream, Arena*& arena);
+  /// For others to take; or for nobody, if it is to `retire`.
+  void give_back_arena(Arena* arena, bool retire);
   bool is_arena_for(const SlotTable& table) const;
   std::vector<Arena::Block> allocate_blocks(std::int64_t size_bytes, std::int64_t cut_bytes, Stream stream);
   void update_arena_range();
@@ -269,6 +258,7 @@ class PlannedAllocator {
   std::atomic<std::size_t> quarantined_{0};     ///< ranges of all arenas
   std::atomic<std::uintptr_t> arena_begin_{0};  ///< every arena lies within; a quick test before the lock
   std::atomic<std::uintptr_t> arena_end_{0};
+  std::atomic<Thread> step_thread_{nullptr};    ///< that opened the step which is open
 
   mutable std::mutex mutex_;  ///< guards all below; never held over a call to the upstream but `fill`
   std::unordered_map<void*, Entry> ledger_;
@@ -276,6 +266,8 @@ class PlannedAllocator {
   std::vector<std::unique_ptr<Arena>>
       arenas_;  ///< the last is current unless retired; the others await their last free
   bool arena_taken_ = false;
+  StepScope step_;
+  Arena* step_arena_ = nullptr;  ///< that the open step has taken, if it got it
   bool reserving_ = false;  ///< a thread is about to make an arena
   std::uint64_t next_session_ = 1;
   std::uint64_t next_ticket_ = 1;

@@ -269,7 +269,7 @@ std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run
     const std::shared_ptr<Graph> copy = planned_copy(facts_, run, plan);
     plan.graph_text = copy->toString(/*print_source_locations=*/false);
     planned->code = torch::jit::Code(copy, name_);
-    planned->allocator->reserve_arena(planned->table);
+    if (!planned->allocator->is_in_step()) planned->allocator->reserve_arena(planned->table);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot use the plan of '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
     return nullptr;
@@ -287,6 +287,12 @@ std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run
 
 bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code& code) {
   PlannedAllocator& allocator = *planned.allocator;
+  if (allocator.is_in_step()) {  // which has a place for what is allocated here: only the order is the region's
+    torch::jit::InterpreterState(code).run(stack);
+    std::lock_guard lock(planned.mutex);
+    ++planned.runs;
+    return true;
+  }
   if (!allocator.has_arena_for(planned.table)) {
     try {
       allocator.reserve_arena(planned.table);
@@ -368,6 +374,8 @@ nlohmann::json Region::status() const {
 }
 
 void set_planning(bool on) { g_planning.store(on, std::memory_order_relaxed); }
+
+bool is_planning() { return g_planning.load(std::memory_order_relaxed); }
 
 torch::jit::RegisterOperators register_region_operator() {
   auto make_region = [](const Node* node) -> torch::jit::Operation {

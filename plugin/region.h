@@ -69,7 +69,8 @@ class Region {
 /// The operator of the region node: attributes `Subgraph` and `name`.
 torch::jit::RegisterOperators register_region_operator();
 
-/// Regions run their graphs as they are while this is off.
+/// Regions run their graphs as they are, and steps are nobody's business, while this is off.
 void set_planning(bool on);
+bool is_planning();
 
 }  // namespace stowage

@@ -37,6 +37,7 @@ void Session::enter_op(std::int32_t op) {
 
 ProfileSession::ProfileSession(PlannedAllocator& allocator, const SlotTable* direct)
     : Session(allocator, Mode::kProfile), direct_(direct) {
+  if (allocator.is_in_step()) allocator.with_step([](StepScope& step) { step.disturb(); });
   if (direct != nullptr) allocator.upstream_.release_cache();
 }
 
@@ -59,46 +60,10 @@ std::int64_t ProfileSession::peak_bytes() const {
 }
 
 PlannedSession::PlannedSession(PlannedAllocator& allocator, const SlotTable& table)
-    : Session(allocator, Mode::kPlanned), table_(table) {
-  allocator.settle();
-  Stream before = stream_;
-  {
-    std::lock_guard lock(allocator.mutex_);
-    Arena* arena = allocator.current_arena();
-    if (!allocator.is_arena_for(table) || allocator.arena_taken_) return;
-    owns_arena_ = allocator.arena_taken_ = true;
-    arena_ = arena;
-    if (arena != nullptr) {
-      arena->taken = true;
-      before = arena->take_for(stream_);
-    }
-  }
-  if (before == stream_) return;
-  try {
-    allocator.upstream_.wait(stream_, before);
-    for (const Arena::Block& block : arena_->blocks()) allocator.upstream_.record_stream(block.base, stream_);
-  } catch (...) {
-    give_back(/*retire=*/true);  // no run can tell any more whose work it follows
-    throw;
-  }
-}
+    : Session(allocator, Mode::kPlanned), table_(table), owns_arena_(allocator.take_arena(table, stream_, arena_)) {}
 
 PlannedSession::~PlannedSession() {
-  if (owns_arena_) give_back(/*retire=*/false);
-}
-
-void PlannedSession::give_back(bool retire) {
-  std::vector<void*> blocks;
-  {
-    std::lock_guard lock(allocator_.mutex_);
-    allocator_.arena_taken_ = false;
-    if (arena_ != nullptr) {
-      arena_->taken = false;
-      arena_->retired |= retire;
-    }
-    blocks = allocator_.collect_retired();
-  }
-  for (void* block : blocks) allocator_.free(block);
+  if (owns_arena_) allocator_.give_back_arena(arena_, /*retire=*/false);
 }
 
 std::int64_t PlannedSession::upstream_peak_bytes() const {

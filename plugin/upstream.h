@@ -35,6 +35,8 @@ class Upstream {
   virtual Stream current_stream() { return 0; }
   /// Whether a run of the calling thread may be profiled or planned now.
   virtual bool may_plan() { return true; }
+  /// Whether the calling thread does the work of a backward.
+  virtual bool runs_backward() { return false; }
   /// Gives memory back to the device that is held, but unused.
   virtual void release_cache() {}
 

@@ -115,7 +115,7 @@ TEST_F(Planned, OtherThreadsGoUpstreamAndMayFreeSlots) {
   session.enter_op(0);
   void* slot = allocator.allocate(64);
   std::thread([&] {
-    EXPECT_FALSE(allocator.intercepts());
+    EXPECT_FALSE(allocator.intercepts(64));
     void* pointer = allocator.allocate(64);
     EXPECT_TRUE(upstream.owns(pointer));
     allocator.free(pointer);

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `PlannedAllocator` does about steps.
+#include <mutex>
+#include <utility>
+
+#include "plugin/planned_allocator.h"
+
+namespace stowage {
+
+bool PlannedAllocator::is_in_step() const {
+  const Thread thread = step_thread_.load(std::memory_order_acquire);
+  return thread != nullptr && (thread == this_thread() || upstream_.runs_backward());
+}
+
+bool PlannedAllocator::begin_step(std::int64_t arena_bytes) {
+  if (with_step([](const StepScope& step) { return step.is_open(); })) return false;
+  const Stream stream = upstream_.current_stream();
+  const SlotTable needed{.slots = {}, .first_slot = {}, .arena_bytes = arena_bytes};
+  Arena* arena = nullptr;
+  if (arena_bytes > 0 && upstream_.may_plan()) take_arena(needed, stream, arena);
+  {
+    std::lock_guard lock(mutex_);
+    if (!step_.is_open()) {
+      step_.begin(this_thread(), stream);
+      step_arena_ = arena;
+      // What has outlived two steps is nobody's concern any more.
+      std::erase_if(ledger_, [&](const auto& known) {
+        const Entry& entry = known.second;
+        return entry.tag.step != 0 && entry.tag.step + 1 < step_.number() && !entry.metered;
+      });
+      watched_.store(ledger_.size(), std::memory_order_release);
+      step_thread_.store(this_thread(), std::memory_order_release);
+      return true;
+    }
+  }
+  if (arena != nullptr) give_back_arena(arena, /*retire=*/false);
+  return false;
+}
+
+bool PlannedAllocator::end_step(bool complete) {
+  Arena* arena = nullptr;
+  bool is_whole = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!step_.is_open() || step_.thread() != this_thread()) return false;
+    step_thread_.store(nullptr, std::memory_order_release);
+    is_whole = step_.end(complete);
+    arena = std::exchange(step_arena_, nullptr);
+  }
+  if (arena != nullptr) give_back_arena(arena, /*retire=*/false);
+  return is_whole;
+}
+
+void* PlannedAllocator::allocate_in_step(std::size_t size_bytes, Stream stream) {
+  const auto bytes = static_cast<std::int64_t>(size_bytes);
+  StepScope::Wanted wanted;
+  Miss reason = Miss::kStream;
+  {
+    std::lock_guard lock(mutex_);
+    if (step_.is_open() && stream == step_.stream()) {
+      wanted = step_.allocate(this_thread(), bytes);
+      if (void* pointer = try_step_slot(wanted, reason)) return pointer;
+    }
+  }
+  if (reason == Miss::kBusy && settle()) {
+    std::lock_guard lock(mutex_);
+    if (void* pointer = try_step_slot(wanted, reason)) return pointer;
+  }
+  Entry entry;
+  entry.size_bytes = bytes;
+  entry.tag = wanted.tag;
+  void* pointer = nullptr;
+  try {
+    pointer = upstream_.allocate(size_bytes, stream);
+  } catch (...) {
+    with_step([](StepScope& step) { step.disturb(); });
+    throw;
+  }
+  with_step([&](StepScope& step) { step.miss(reason, bytes); });
+  watch(pointer, entry, nullptr, stream);
+  return pointer;
+}
+
+void* PlannedAllocator::try_step_slot(const StepScope::Wanted& wanted, Miss& reason) {
+  reason = !wanted.is_planned ? Miss::kUnplanned : wanted.slot_bytes == 0 ? Miss::kEscapes : Miss::kBusy;
+  if (reason != Miss::kBusy || step_arena_ == nullptr) return nullptr;
+  if (!step_arena_->try_place({.offset_bytes = wanted.offset_bytes, .size_bytes = wanted.slot_bytes}, wanted.tag)) {
+    return nullptr;
+  }
+  step_.hit(wanted);
+  return step_arena_->address_of(wanted.offset_bytes);
+}
+
+}  // namespace stowage

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/step_plan.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "solver/cyclic.h"
+
+namespace stowage {
+namespace {
+
+using solver::CyclicBuffer;
+using solver::CyclicLayout;
+
+/// How many of the record's allocations came before an event.
+std::int32_t allocations_before(const StepRecord& record, std::int32_t event) {
+  const auto& all = record.allocations;
+  const auto at = std::partition_point(all.begin(), all.end(),
+                                       [&](const StepAllocation& each) { return each.allocate_event < event; });
+  return static_cast<std::int32_t>(at - all.begin());
+}
+
+/// The indices of the allocations that may have a slot.
+std::vector<std::size_t> find_slotted(const StepRecord& record) {
+  std::vector<std::size_t> slotted;
+  for (std::size_t index = 0; index < record.allocations.size(); ++index) {
+    if (record.allocations[index].freed_in != FreedIn::kNoStepYet) slotted.push_back(index);
+  }
+  return slotted;
+}
+
+std::vector<CyclicBuffer> to_buffers(const StepRecord& record, const std::vector<std::size_t>& slotted,
+                                     std::int64_t alignment_bytes) {
+  std::vector<CyclicBuffer> buffers;
+  for (const std::size_t index : slotted) {
+    const StepAllocation& each = record.allocations[index];
+    CyclicBuffer buffer;
+    buffer.id = fmt::format("allocation {}", index);
+    buffer.allocate_event = each.allocate_event;
+    buffer.free_event = std::min(each.free_event, record.event_count);
+    buffer.carried = each.freed_in == FreedIn::kNextStep;
+    buffer.size_bytes = each.size_bytes;
+    buffer.alignment_bytes = alignment_bytes;
+    buffers.push_back(std::move(buffer));
+  }
+  return buffers;
+}
+
+/// Lives on, but less than a whole step.
+bool is_carried(const CyclicBuffer& buffer) { return buffer.carried && buffer.free_event <= buffer.allocate_event; }
+
+/// Carried tensors get the offsets that are decided already, in order, where sizes agree.
+void fix_carried(std::vector<CyclicBuffer>& buffers, const CarriedSlots& decided) {
+  std::size_t next = 0;
+  for (CyclicBuffer& buffer : buffers) {
+    if (!is_carried(buffer)) continue;
+    std::size_t at = next;
+    while (at < decided.size_bytes.size() && decided.size_bytes[at] != buffer.size_bytes) ++at;
+    if (at == decided.size_bytes.size()) continue;
+    buffer.fixed_offset_bytes = decided.offset_bytes[at];
+    next = at + 1;
+  }
+}
+
+/// What was left behind, but for what the step's own carried tensors stand for: those last as long as either.
+std::vector<solver::Obstacle> to_obstacles(const StepRecord& record, std::vector<CyclicBuffer>& buffers) {
+  std::vector<solver::Obstacle> obstacles;
+  for (const LeftBehind& left : record.left_behind) {
+    const auto same = std::find_if(buffers.begin(), buffers.end(), [&](const CyclicBuffer& buffer) {
+      return buffer.fixed_offset_bytes == left.offset_bytes && buffer.size_bytes == left.size_bytes;
+    });
+    if (same == buffers.end()) {
+      obstacles.push_back({left.offset_bytes, left.size_bytes, left.end_event});
+    } else if (left.end_event <= same->allocate_event) {
+      same->free_event = std::max<std::int64_t>(same->free_event, left.end_event);
+    }
+  }
+  return obstacles;
+}
+
+CyclicLayout lay_out(std::vector<CyclicBuffer> buffers, const StepRecord& record, const StepPlanOptions& options) {
+  solver::CyclicLimits limits;
+  limits.layout.deadline = options.deadline;
+  limits.may_alternate = options.follows_itself;
+  std::vector<CyclicBuffer> free_buffers = buffers;
+  fix_carried(buffers, options.carried);
+  std::vector<solver::Obstacle> obstacles;
+  if (!options.follows_itself) obstacles = to_obstacles(record, buffers);
+  try {
+    return solver::lay_out_cyclic(buffers, record.event_count, obstacles, limits);
+  } catch (const std::invalid_argument&) {
+    // What lies in the arena contradicts what was decided: each finds at run time what is free.
+    return solver::lay_out_cyclic(free_buffers, record.event_count, {}, limits);
+  }
+}
+
+/// Largest sum live at once in a step that repeats.
+std::int64_t find_peak(const std::vector<CyclicBuffer>& buffers, std::int64_t event_count) {
+  std::vector<std::int64_t> change(static_cast<std::size_t>(event_count) + 1, 0);
+  for (const CyclicBuffer& buffer : buffers) {
+    change[static_cast<std::size_t>(buffer.allocate_event)] += buffer.size_bytes;
+    if (buffer.carried) change[0] += buffer.size_bytes;
+    change[static_cast<std::size_t>(buffer.free_event)] -= buffer.size_bytes;
+  }
+  std::int64_t live = 0;
+  std::int64_t peak = 0;
+  for (const std::int64_t each : change) peak = std::max(peak, live += each);
+  return peak;
+}
+
+void number_lanes(StepTable& table) {
+  StepDigest digest = table.lanes.size();
+  for (auto& lane : table.lanes) {
+    StepDigest of_lane = 0;
+    for (StepTable::Entry& entry : lane) entry.digest = of_lane = extend(of_lane, entry.size_bytes);
+    digest = extend(digest, static_cast<std::int64_t>(of_lane));
+  }
+  table.digest = digest;
+}
+
+}  // namespace
+
+void join_lifetimes(StepRecord& record, const StepRecord& other) {
+  for (std::size_t index = 0; index < record.allocations.size(); ++index) {
+    StepAllocation& mine = record.allocations[index];
+    const StepAllocation& theirs = other.allocations[index];
+    if (theirs.freed_in == FreedIn::kNoStepYet) {
+      // Of the newest step nobody knows yet what the next will free; that it outlived itself is known.
+      if (mine.freed_in == FreedIn::kSameStep) mine.freed_in = FreedIn::kNoStepYet;
+      continue;
+    }
+    if (mine.freed_in > theirs.freed_in || mine.freed_in == FreedIn::kNoStepYet) continue;
+    const std::int32_t before = allocations_before(other, theirs.free_event);
+    if (mine.freed_in == theirs.freed_in && allocations_before(record, mine.free_event) >= before) continue;
+    mine.freed_in = theirs.freed_in;
+    mine.free_event = before == 0 ? 0 : record.allocations[static_cast<std::size_t>(before) - 1].allocate_event + 1;
+  }
+}
+
+StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options) {
+  const std::vector<std::size_t> slotted = find_slotted(record);
+  const std::vector<CyclicBuffer> buffers = to_buffers(record, slotted, options.alignment_bytes);
+  const CyclicLayout layout = lay_out(buffers, record, options);
+
+  StepPlan plan;
+  plan.table = std::make_shared<StepTable>();
+  StepTable& table = *plan.table;
+  table.turns = layout.turns;
+  table.arena_bytes = layout.arena_bytes;
+  std::size_t next = 0;
+  for (std::size_t index = 0; index < record.allocations.size(); ++index) {
+    const StepAllocation& each = record.allocations[index];
+    const auto lane = static_cast<std::size_t>(each.lane);
+    if (lane >= table.lanes.size()) table.lanes.resize(lane + 1);
+    StepTable::Entry entry;
+    entry.size_bytes = each.size_bytes;
+    if (next < slotted.size() && slotted[next] == index) {
+      const std::size_t buffer = next++;
+      if (layout.offset_bytes[0][buffer] != solver::kNoSlot) {
+        for (const auto& offsets : layout.offset_bytes) entry.offset_bytes.push_back(offsets[buffer]);
+        entry.slot_bytes =
+            (each.size_bytes + options.alignment_bytes - 1) / options.alignment_bytes * options.alignment_bytes;
+        if (layout.turns == 1 && is_carried(buffers[buffer])) {
+          plan.carried.size_bytes.push_back(each.size_bytes);
+          plan.carried.offset_bytes.push_back(layout.offset_bytes[0][buffer]);
+        }
+      }
+    }
+    table.lanes[lane].push_back(std::move(entry));
+  }
+  number_lanes(table);
+  plan.peak_bytes = find_peak(buffers, record.event_count);
+  plan.bound_bytes = layout.bound_bytes;
+  plan.status = layout.status;
+  return plan;
+}
+
+std::string to_text(const StepTable& table) {
+  nlohmann::json json{{"turns", table.turns}, {"arena_bytes", table.arena_bytes}, {"lanes", nlohmann::json::array()}};
+  for (const auto& lane : table.lanes) {
+    nlohmann::json entries = nlohmann::json::array();
+    for (const StepTable::Entry& entry : lane) {
+      entries.push_back({entry.size_bytes, entry.slot_bytes, entry.offset_bytes});
+    }
+    json["lanes"].push_back(std::move(entries));
+  }
+  return json.dump();
+}
+
+std::shared_ptr<StepTable> to_table(const std::string& text) {
+  auto table = std::make_shared<StepTable>();
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    table->turns = json.at("turns");
+    table->arena_bytes = json.at("arena_bytes");
+    for (const nlohmann::json& lane : json.at("lanes")) {
+      auto& entries = table->lanes.emplace_back();
+      for (const nlohmann::json& each : lane) {
+        StepTable::Entry& entry = entries.emplace_back();
+        entry.size_bytes = each.at(0);
+        entry.slot_bytes = each.at(1);
+        entry.offset_bytes = each.at(2).get<std::vector<std::int64_t>>();
+        const auto turns = static_cast<std::size_t>(table->turns);
+        if (entry.slot_bytes != 0 && (entry.slot_bytes < entry.size_bytes || entry.offset_bytes.size() != turns)) {
+          throw std::invalid_argument(fmt::format("a slot of {} B for {} B, {} places in {} turns", entry.slot_bytes,
+                                                  entry.size_bytes, entry.offset_bytes.size(), turns));
+        }
+      }
+    }
+  } catch (const nlohmann::json::exception& failure) {
+    throw std::invalid_argument(fmt::format("cannot read the plan of a step: {}", failure.what()));
+  }
+  if (table->turns < 1 || table->turns > 2) {
+    throw std::invalid_argument(fmt::format("cannot read the plan of a step: {} turns", table->turns));
+  }
+  number_lanes(*table);
+  return table;
+}
+
+}  // namespace stowage

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugin/step_record.h"
+#include "solver/plan.h"
+
+namespace stowage {
+
+/// Where tensors lie that a step leaves to the next, as gradients until `zero_grad`. All phases of a device have them at
+/// the same place, since any may follow any.
+struct CarriedSlots {
+  std::vector<std::int64_t> size_bytes;
+  std::vector<std::int64_t> offset_bytes;
+
+  bool operator==(const CarriedSlots&) const = default;
+};
+
+struct StepPlan {
+  std::shared_ptr<StepTable> table;
+  CarriedSlots carried;          ///< of this phase
+  std::int64_t peak_bytes = 0;   ///< largest sum live at once of what has a slot, what was carried in included
+  std::int64_t bound_bytes = 0;  ///< no arena is smaller: the same of sizes as they are aligned
+  solver::Status status = solver::Status::kFeasible;
+};
+
+struct StepPlanOptions {
+  std::int64_t alignment_bytes = 64;
+  /// What another phase has already decided; empty: this one decides.
+  CarriedSlots carried;
+  /// Whether the step follows itself, so that what is live twice at once can have two places by turns, and what it found
+  /// in the arena was its own.
+  bool follows_itself = true;
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+};
+
+/// Makes the lifetimes of `record` long enough for `other`, which is alike, too.
+void join_lifetimes(StepRecord& record, const StepRecord& other);
+
+/// Addresses for a step that repeats. What outlives the next step has none.
+StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options);
+
+/// The plan as text, for another process, and back. Throws `std::invalid_argument` for text that is none.
+std::string to_text(const StepTable& table);
+std::shared_ptr<StepTable> to_table(const std::string& text);
+
+}  // namespace stowage

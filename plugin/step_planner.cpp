@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/step_planner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "plugin/devices.h"
+#include "plugin/note.h"
+#include "plugin/options.h"
+
+namespace stowage {
+namespace {
+
+constexpr std::int64_t kGivenUp = -1;
+constexpr std::int64_t kMostPlans = 3;        ///< of one phase; then it is left as it is
+constexpr std::int64_t kCrowdedRuns = 3;      ///< after which a phase is planned anew
+constexpr std::int64_t kMuch = 100;           ///< a hundredth of a step's bytes
+constexpr std::int64_t kPlanningMs = 2'000;   ///< a step waits for its plan
+constexpr std::size_t kUnplannedPhases = 256;  ///< kept to be met again
+
+std::int64_t busy_bytes(const Counters& counters) {
+  return counters.misses[static_cast<std::size_t>(Miss::kBusy)].bytes;
+}
+
+std::string difference(const StepRecord& before, const StepRecord& after) {
+  const std::size_t common = std::min(before.allocations.size(), after.allocations.size());
+  for (std::size_t index = 0; index < common; ++index) {
+    const StepAllocation& a = before.allocations[index];
+    const StepAllocation& b = after.allocations[index];
+    if (a.size_bytes == b.size_bytes && a.lane == b.lane) continue;
+    return fmt::format("allocation {} took {} B in one step and {} B in the next", index, a.size_bytes, b.size_bytes);
+  }
+  return fmt::format("{} allocations in one step and {} in the next", before.allocations.size(),
+                     after.allocations.size());
+}
+
+}  // namespace
+
+StepPlanner::StepPlanner(c10::Device device) : device_(device), allocator_(allocator_of(device)) {}
+
+StepPlanner::Phase StepPlanner::find(StepDigest digest) const {
+  const auto found = std::find_if(phases_.begin(), phases_.end(), [&](const Phase& p) { return p->digest == digest; });
+  return found == phases_.end() ? nullptr : *found;
+}
+
+bool StepPlanner::begin() {
+  std::lock_guard lock(mutex_);
+  const SlotTable needed{.slots = {}, .first_slot = {}, .arena_bytes = arena_bytes_};
+  if (arena_bytes_ > 0 && !allocator_.has_arena_for(needed)) {
+    try {
+      allocator_.reserve_arena(needed);
+      trimmed_ = false;
+    } catch (const std::exception& failure) {
+      drop_plans(fmt::format("cannot have the arena of {} B: {}", arena_bytes_, first_line(failure.what())));
+    }
+  }
+  return allocator_.begin_step(arena_bytes_);
+}
+
+StepDigest StepPlanner::end(bool complete) {
+  std::lock_guard lock(mutex_);
+  const bool is_whole = allocator_.end_step(complete);
+  ++steps_;
+  bool followed = false;
+  allocator_.with_step([&](const StepScope& step) {
+    followed = step.table() != nullptr;
+    newest_ = is_whole ? phase_of_step(step) : nullptr;
+    if (newest_ == nullptr) return;
+    count(*newest_, step);
+    complete_record_before(newest_, step);
+  });
+  planned_steps_ += followed;
+  if (followed && !std::exchange(trimmed_, true)) allocator_.trim();
+  StepDigest waiting = 0;
+  if (newest_ != nullptr) {
+    if (newest_->plan.table == nullptr && newest_->seen >= 2 && newest_->record) {
+      if (options().share_plans) {
+        waiting = newest_->digest;
+      } else {
+        learn(newest_);
+      }
+    } else if (newest_->plan.table == nullptr) {
+      give_up_if_unsteady(*newest_);
+    }
+  }
+  before_ = newest_;
+  offer_plans();
+  return waiting;
+}
+
+/// Null if steps that begin like this have been given up.
+StepPlanner::Phase StepPlanner::phase_of_step(const StepScope& step) {
+  const StepRecord& record = step.record();
+  if (record.allocations.empty()) return nullptr;
+  const StepDigest digest = step.is_as_planned() ? step.table()->digest : digest_of(record);
+  auto found = std::find_if(phases_.begin(), phases_.end(), [&](const Phase& p) { return p->digest == digest; });
+  if (found != phases_.end()) {
+    phases_.splice(phases_.begin(), phases_, found);
+  } else {
+    const std::int64_t first_bytes = record.allocations.front().size_bytes;
+    if (unplanned_steps_[first_bytes] == kGivenUp) return nullptr;
+    auto phase = std::make_shared<StepPhase>();
+    phase->digest = digest;
+    phase->first_bytes = first_bytes;
+    phase->allocations = static_cast<std::int64_t>(record.allocations.size());
+    for (const StepAllocation& each : record.allocations) phase->bytes += each.size_bytes;
+    phases_.push_front(std::move(phase));
+  }
+  ++phases_.front()->seen;
+  return phases_.front();
+}
+
+void StepPlanner::count(StepPhase& phase, const StepScope& step) {
+  bytes_ += phase.bytes;
+  planned_bytes_ += step.counters().hits.bytes;
+  if (step.table() == nullptr || phase.plan.table != step.table()) return;
+  ++phase.runs;
+  phase.last = step.counters();
+  phase.total.add(phase.last);
+  phase.crowded_runs = busy_bytes(phase.last) * kMuch > phase.bytes ? phase.crowded_runs + 1 : 0;
+  if (phase.crowded_runs < kCrowdedRuns || phase.plans_made >= kMostPlans) return;
+  phase.record.reset();  // its tensors live otherwise than they did: look again
+  phase.crowded_runs = 0;
+}
+
+void StepPlanner::complete_record_before(const Phase& now, const StepScope& step) {
+  if (before_ == nullptr || before_->record) return;
+  if (before_->plan.table != nullptr && before_->plans_made >= kMostPlans) return;
+  before_->record = step.record_before();
+  before_->follows_itself = before_ == now;
+  before_->next = now->digest;
+  // A plan that has become a bad one.
+  if (before_->plan.table != nullptr && before_->plans_made > 0) make_plan(*before_, nullptr);
+}
+
+void StepPlanner::learn(const Phase& phase) {
+  StepRecord newest;
+  allocator_.with_step([&](const StepScope& step) { newest = step.record(); });
+  make_plan(*phase, phase == newest_ ? &newest : nullptr);
+}
+
+void StepPlanner::make_plan(StepPhase& phase, const StepRecord* newest) {
+  using std::chrono::steady_clock;
+  const auto begin = steady_clock::now();
+  StepRecord record = *phase.record;
+  if (newest != nullptr) join_lifetimes(record, *newest);
+  StepPlanOptions how;
+  how.alignment_bytes = alignment_bytes(device_);
+  how.carried = carried_;
+  how.follows_itself = phase.follows_itself;
+  how.deadline = begin + std::chrono::milliseconds(std::min(options().deadline_ms, kPlanningMs));
+  try {
+    phase.plan = plan_step(record, how);
+  } catch (const std::exception& failure) {
+    note(fmt::format("cannot plan a step of {} allocations: {}; it goes on unplanned", phase.allocations,
+                     first_line(failure.what())));
+    unplanned_steps_[phase.first_bytes] = kGivenUp;
+    return;
+  }
+  if (carried_.size_bytes.empty()) carried_ = phase.plan.carried;
+  ++phase.plans_made;
+  unplanned_steps_[phase.first_bytes] = 0;
+  arena_bytes_ = std::max(arena_bytes_, phase.plan.table->arena_bytes);
+  phase.planning_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now() - begin).count();
+}
+
+void StepPlanner::give_up_if_unsteady(const StepPhase& phase) {
+  std::int64_t& steps = unplanned_steps_[phase.first_bytes];
+  const bool has_plan = std::any_of(phases_.begin(), phases_.end(), [&](const Phase& other) {
+    return other->first_bytes == phase.first_bytes && other->plan.table != nullptr;
+  });
+  if (steps == kGivenUp || has_plan || ++steps < options().max_profile_runs) return;
+  std::string why;
+  allocator_.with_step([&](const StepScope& step) { why = difference(step.record_before(), step.record()); });
+  note(fmt::format("steps that begin with an allocation of {} B are not planned: no two of {} were alike: {}",
+                   phase.first_bytes, steps, why));
+  steps = kGivenUp;
+  std::erase_if(phases_, [&](const Phase& other) { return other->first_bytes == phase.first_bytes; });
+  newest_ = nullptr;
+}
+
+void StepPlanner::drop_plans(const std::string& why) {
+  note(fmt::format("the plans of steps are given up: {}; training goes on unplanned", why));
+  for (const Phase& phase : phases_) unplanned_steps_[phase->first_bytes] = kGivenUp;
+  phases_.clear();
+  before_ = newest_ = nullptr;
+  arena_bytes_ = 0;
+  carried_ = {};
+  offer_plans();
+}
+
+void StepPlanner::offer_plans() {
+  std::int64_t planned = 0;
+  std::size_t unplanned = 0;
+  std::erase_if(phases_, [&](const Phase& phase) {
+    return phase->plan.table != nullptr ? ++planned > options().max_step_plans : ++unplanned > kUnplannedPhases;
+  });
+  std::vector<std::shared_ptr<StepTable>> tables;
+  const Phase likely = before_ != nullptr ? find(before_->next) : nullptr;
+  if (likely != nullptr && likely->plan.table != nullptr) tables.push_back(likely->plan.table);
+  for (const Phase& phase : phases_) {
+    if (phase->plan.table != nullptr && phase != likely) tables.push_back(phase->plan.table);
+  }
+  allocator_.with_step([&](StepScope& step) { step.set_tables(std::move(tables)); });
+}
+
+void StepPlanner::plan_now(StepDigest digest) {
+  std::lock_guard lock(mutex_);
+  const Phase phase = find(digest);
+  if (phase == nullptr || phase->plan.table != nullptr || !phase->record) return;
+  make_plan(*phase, nullptr);
+  offer_plans();
+}
+
+std::string StepPlanner::plan_text(StepDigest digest) const {
+  std::lock_guard lock(mutex_);
+  const Phase phase = find(digest);
+  return phase == nullptr || phase->plan.table == nullptr ? std::string() : to_text(*phase->plan.table);
+}
+
+std::string StepPlanner::adopt(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<StepTable> table;
+  try {
+    table = to_table(text);
+  } catch (const std::invalid_argument& failure) {
+    return failure.what();
+  }
+  const Phase phase = find(table->digest);
+  if (phase == nullptr) return "no such step has been met here";
+  if (phase->plan.table != nullptr) return "the step is planned already";
+  phase->plan.table = std::move(table);
+  phase->adopted = true;
+  arena_bytes_ = std::max(arena_bytes_, phase->plan.table->arena_bytes);
+  offer_plans();
+  return {};
+}
+
+void StepPlanner::forget() {
+  std::lock_guard lock(mutex_);
+  phases_.clear();
+  before_ = newest_ = nullptr;
+  carried_ = {};
+  unplanned_steps_.clear();
+  arena_bytes_ = steps_ = planned_steps_ = bytes_ = planned_bytes_ = 0;
+  offer_plans();
+}
+
+}  // namespace stowage

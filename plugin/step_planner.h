@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "plugin/planned_allocator.h"
+#include "plugin/step_plan.h"
+#include "plugin/torch_headers.h"
+
+namespace stowage {
+
+/// One kind of step: all that make the same allocations.
+struct StepPhase {
+  StepDigest digest = 0;
+  std::int64_t first_bytes = 0;  ///< its first allocation: steps that begin alike may be hard to tell apart
+  std::int64_t allocations = 0;
+  std::int64_t bytes = 0;
+  std::int64_t seen = 0;
+  std::optional<StepRecord> record;  ///< of one such step, complete with what the next one freed of it
+  bool follows_itself = true;        ///< as far as the record shows
+  StepPlan plan;                     ///< no table: not planned
+  bool adopted = false;              ///< the plan came from another process
+  std::int64_t planning_ns = 0;
+  std::int64_t runs = 0;
+  std::int64_t crowded_runs = 0;  ///< planned ones in a row in which much found its slot taken
+  std::int64_t plans_made = 0;
+  Counters total;
+  Counters last;
+  StepDigest next = 0;  ///< the phase that came after it last time
+
+  nlohmann::json status() const;
+};
+
+/// Plans the steps of one device. Thread safe; of `begin` and `end` each pair is one thread's.
+class StepPlanner {
+ public:
+  explicit StepPlanner(c10::Device device);
+
+  /// False: another step is open on the device.
+  bool begin();
+  /// Returns the phase that is to be planned by the caller, where plans are shared; else 0.
+  StepDigest end(bool complete);
+  void plan_now(StepDigest digest);
+  std::string plan_text(StepDigest digest) const;
+  std::string adopt(const std::string& text);
+  void forget();
+
+  c10::Device device() const { return device_; }
+  nlohmann::json status() const;
+
+ private:
+  using Phase = std::shared_ptr<StepPhase>;
+
+  Phase find(StepDigest digest) const;
+  Phase phase_of_step(const StepScope& step);
+  /// What the step before has shown in the one that ends now.
+  void complete_record_before(const Phase& now, const StepScope& step);
+  void learn(const Phase& phase);
+  void count(StepPhase& phase, const StepScope& step);
+  void make_plan(StepPhase& phase, const StepRecord* newest);
+  void give_up_if_unsteady(const StepPhase& phase);
+  void drop_plans(const std::string& why);
+  /// The plans in the order in which the next step may follow them.
+  void offer_plans();
+
+  const c10::Device device_;
+  PlannedAllocator& allocator_;
+
+  mutable std::mutex mutex_;  ///< guards all below
+  std::list<Phase> phases_;   ///< most recently used first
+  Phase before_;              ///< that of the step before; null if that was nothing to learn from
+  Phase newest_;              ///< the same of the step that has just ended
+  CarriedSlots carried_;
+  std::unordered_map<std::int64_t, std::int64_t> unplanned_steps_;  ///< by first allocation; -1: given up
+  std::int64_t arena_bytes_ = 0;                                    ///< the largest that a plan needs
+  std::int64_t steps_ = 0;
+  std::int64_t planned_steps_ = 0;
+  std::int64_t bytes_ = 0;
+  std::int64_t planned_bytes_ = 0;
+  bool trimmed_ = false;
+};
+
+}  // namespace stowage
