@@ -72,7 +72,7 @@ std::vector<Arena::Block> PlannedAllocator::allocate_blocks(std::int64_t size_by
   auto allocate = [&](std::int64_t begin_bytes, std::int64_t end_bytes) {
     const auto bytes = static_cast<std::size_t>(end_bytes - begin_bytes);
     void* base = end_bytes <= spare_bytes ? upstream_.allocate(bytes, stream) : upstream_.allocate_apart(bytes, stream);
-    watch(base, {.size_bytes = end_bytes - begin_bytes}, nullptr, stream);
+    watch(base, {.size_bytes = end_bytes - begin_bytes, .tag = {}}, nullptr, stream);
     return Arena::Block{static_cast<char*>(base), begin_bytes, end_bytes};
   };
   if (cut_bytes == 0) return {allocate(0, size_bytes)};

@@ -163,6 +163,7 @@ void StepScope::hit(const Wanted& wanted) {
 }
 
 void StepScope::free(StepTag tag) {
+  if (tag.step == 0) return;
   const auto index = static_cast<std::size_t>(tag.index);
   if (tag.step == number_) {
     StepAllocation& allocation = now_.allocations[index];

@@ -12,10 +12,12 @@ _HOMES = {
     "capture": "training_step",
     "disable": "plugin",
     "enable": "plugin",
+    "mark_step": "stepping",
     "planned_graph": "plugin",
     "report": "reporting",
     "set_option": "plugin",
     "status": "plugin",
+    "step": "stepping",
 }
 __all__ = sorted(_HOMES)
 

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells stowage where a step of a training loop begins and ends."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from . import plugin
+
+
+class step:
+    """One step of a loop: `with stowage.step():` around what the loop does in one turn.
+
+    What the calling thread and autograd allocate within is recorded; a step that has been met twice is planned, and from
+    then on served from one arena. Nothing is reordered, so that any PyTorch code may run inside. Steps of other shapes,
+    evaluation among them, may have a `with` of their own: each kind gets its own plan.
+
+    `device` is "cpu", "cuda" or "cuda:N"; by default CUDA's current device if CUDA is in use, else the CPU. Steps do not
+    nest: RuntimeError. A step that ends in an exception is not learnt from. Does nothing while stowage is disabled.
+    """
+
+    __slots__ = ("_device",)
+
+    def __init__(self, device: Any = "") -> None:
+        self._device = str(device)
+
+    def __enter__(self) -> None:
+        plugin.load().begin_step(self._device)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        plugin.load().end_step(kind is None)
+
+
+_marked = False
+
+
+def mark_step(device: Any = "") -> None:
+    """Ends the step that the last call opened, if any, and opens the next: call it once in every turn of the loop, at
+    its end or at its begin. As `step` in all else."""
+    global _marked
+    ops = plugin.load()
+    if _marked:
+        ops.end_step(True)
+    ops.begin_step(str(device))
+    _marked = True
