@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/devices.h"
 
+#include <pthread.h>
+
 #include <ATen/Version.h>
 #include <fmt/format.h>
 
@@ -33,6 +35,10 @@ std::vector<PlannedAllocator*> all_allocators() {
 
 void install_allocators() {
   install_cpu_allocator();
+  // Workers of a DataLoader are forked, maybe in a step, maybe while another thread allocates.
+  static const int forks = pthread_atfork([] { cpu_allocator().before_fork(); }, [] { cpu_allocator().after_fork(false); },
+                                          [] { cpu_allocator().after_fork(true); });
+  (void)forks;
 #ifdef STOWAGE_CUDA
   if (const std::string why = install_cuda_allocator(); !why.empty()) {
     note(fmt::format("cannot plan CUDA memory: {}", why));

@@ -21,6 +21,7 @@ struct Options {
   std::int64_t max_profile_runs = 8;
   std::int64_t max_plans = 8;
   std::int64_t max_step_plans = 64;
+  bool scripted_steps = true;
   bool share_plans = false;
   std::int64_t deadline_ms = 10'000;
 };

@@ -17,6 +17,7 @@
 #include "plugin/plan_memory.h"
 #include "plugin/region.h"
 #include "plugin/registry.h"
+#include "plugin/scripted_steps.h"
 #include "plugin/steps.h"
 #include "plugin/torch_headers.h"
 
@@ -108,6 +109,7 @@ void enable(const std::string& store) {
   install_allocators();
   apply_options();
   set_planning(true);
+  watch_scripted_steps(true);
   std::lock_guard lock(g_mutex);
   if (!g_pass) g_pass = torch::jit::registerPostPass(region_pass);
 }
@@ -119,6 +121,7 @@ void disable() {
     g_pass.reset();
   }
   set_planning(false);
+  watch_scripted_steps(false);
   close_plan_memory();
   forget_steps();
   for (PlannedAllocator* allocator : all_allocators()) allocator->release_arena();

@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -182,10 +182,13 @@ class PlannedAllocator {
   std::int64_t spare_bytes();
 
   /// Opens a step: allocations of the calling thread, and of threads that run a backward, belong to it until it ends.
-  /// They are served from the arena, if no run holds it and it has at least `arena_bytes`. False: one is open already.
+  /// They are served from the arena, if no run holds it. One of `arena_bytes` is made when the first is to be served:
+  /// what the step before left may be gone by then. False: a step is open already.
   bool begin_step(std::int64_t arena_bytes);
   /// Ends the step that the calling thread opened. False: it is nothing to learn from, or there is none.
   bool end_step(bool complete);
+  /// Why the last step could not have its arena; empty if it could.
+  std::string why_no_step_arena() const;
   /// Whether a step is open that allocations of the calling thread belong to.
   bool is_in_step() const;
   /// Calls `use` with the step that is open, or was last, under the lock: no allocation and no call to us in it.
@@ -194,6 +197,10 @@ class PlannedAllocator {
     std::lock_guard lock(mutex_);
     return use(step_);
   }
+
+  /// Around a fork, on the thread that forks: nobody holds the lock in the child, and the step is not the child's.
+  void before_fork() { mutex_.lock(); }
+  void after_fork(bool in_child);
 
   /// Debug mode: fills a slot with NaN bytes (0xFF) as it is freed.
   void set_poison(bool on) { poison_.store(on, std::memory_order_relaxed); }
@@ -226,6 +233,8 @@ class PlannedAllocator {
   void* allocate_in_step(std::size_t size_bytes, Stream stream);
   /// Null where the step wants no slot, or it is not free; then why.
   void* try_step_slot(const StepScope::Wanted& wanted, Miss& reason);
+  /// Makes and takes the arena that the open step still lacks. Whether it has one then.
+  bool get_step_arena();
   /// Places or shares the slot in the current arena; null where it is not free.
   void* try_slot(PlannedSession& session, Slot slot, std::int64_t size_bytes);
   /// Remembers an upstream block of the session, or of nobody while the meter runs.
@@ -267,7 +276,9 @@ class PlannedAllocator {
       arenas_;  ///< the last is current unless retired; the others await their last free
   bool arena_taken_ = false;
   StepScope step_;
-  Arena* step_arena_ = nullptr;  ///< that the open step has taken, if it got it
+  Arena* step_arena_ = nullptr;            ///< that the open step has taken, if it got it
+  std::int64_t step_arena_bytes_ = 0;      ///< that the open step still lacks
+  std::string step_arena_failure_;
   bool reserving_ = false;  ///< a thread is about to make an arena
   std::uint64_t next_session_ = 1;
   std::uint64_t next_ticket_ = 1;

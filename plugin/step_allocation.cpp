@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What `PlannedAllocator` does about steps.
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -18,12 +19,15 @@ bool PlannedAllocator::begin_step(std::int64_t arena_bytes) {
   const Stream stream = upstream_.current_stream();
   const SlotTable needed{.slots = {}, .first_slot = {}, .arena_bytes = arena_bytes};
   Arena* arena = nullptr;
-  if (arena_bytes > 0 && upstream_.may_plan()) take_arena(needed, stream, arena);
+  const bool may_plan = arena_bytes > 0 && upstream_.may_plan();
+  if (may_plan) take_arena(needed, stream, arena);
   {
     std::lock_guard lock(mutex_);
     if (!step_.is_open()) {
       step_.begin(this_thread(), stream);
       step_arena_ = arena;
+      step_arena_bytes_ = may_plan && !is_arena_for(needed) ? arena_bytes : 0;
+      step_arena_failure_.clear();
       // What has outlived two steps is nobody's concern any more.
       std::erase_if(ledger_, [&](const auto& known) {
         const Entry& entry = known.second;
@@ -59,11 +63,12 @@ void* PlannedAllocator::allocate_in_step(std::size_t size_bytes, Stream stream) 
   {
     std::lock_guard lock(mutex_);
     if (step_.is_open() && stream == step_.stream()) {
+      if (!step_.has_run_backward() && upstream_.runs_backward()) step_.see_backward();
       wanted = step_.allocate(this_thread(), bytes);
       if (void* pointer = try_step_slot(wanted, reason)) return pointer;
     }
   }
-  if (reason == Miss::kBusy && settle()) {
+  if (reason == Miss::kBusy && (get_step_arena() || settle())) {
     std::lock_guard lock(mutex_);
     if (void* pointer = try_step_slot(wanted, reason)) return pointer;
   }
@@ -80,6 +85,43 @@ void* PlannedAllocator::allocate_in_step(std::size_t size_bytes, Stream stream) 
   with_step([&](StepScope& step) { step.miss(reason, bytes); });
   watch(pointer, entry, nullptr, stream);
   return pointer;
+}
+
+bool PlannedAllocator::get_step_arena() {
+  SlotTable needed;
+  Stream stream = 0;
+  {
+    std::lock_guard lock(mutex_);
+    needed.arena_bytes = std::exchange(step_arena_bytes_, 0);
+    stream = step_.stream();
+  }
+  if (needed.arena_bytes == 0) return false;
+  Arena* arena = nullptr;
+  try {
+    reserve_arena(needed);
+    if (!take_arena(needed, stream, arena)) return false;
+  } catch (const std::exception& failure) {
+    std::lock_guard lock(mutex_);
+    step_arena_failure_ = failure.what();
+    return false;
+  }
+  std::lock_guard lock(mutex_);
+  step_arena_ = arena;
+  return true;
+}
+
+std::string PlannedAllocator::why_no_step_arena() const {
+  std::lock_guard lock(mutex_);
+  return step_arena_failure_;
+}
+
+void PlannedAllocator::after_fork(bool in_child) {
+  if (in_child) {
+    step_thread_.store(nullptr, std::memory_order_release);
+    if (step_.is_open()) step_.end(/*complete=*/false);
+    step_arena_ = nullptr;
+  }
+  mutex_.unlock();
 }
 
 void* PlannedAllocator::try_step_slot(const StepScope::Wanted& wanted, Miss& reason) {

@@ -49,15 +49,6 @@ StepPlanner::Phase StepPlanner::find(StepDigest digest) const {
 
 bool StepPlanner::begin() {
   std::lock_guard lock(mutex_);
-  const SlotTable needed{.slots = {}, .first_slot = {}, .arena_bytes = arena_bytes_};
-  if (arena_bytes_ > 0 && !allocator_.has_arena_for(needed)) {
-    try {
-      allocator_.reserve_arena(needed);
-      trimmed_ = false;
-    } catch (const std::exception& failure) {
-      drop_plans(fmt::format("cannot have the arena of {} B: {}", arena_bytes_, first_line(failure.what())));
-    }
-  }
   return allocator_.begin_step(arena_bytes_);
 }
 
@@ -74,7 +65,11 @@ StepDigest StepPlanner::end(bool complete) {
     complete_record_before(newest_, step);
   });
   planned_steps_ += followed;
-  if (followed && !std::exchange(trimmed_, true)) allocator_.trim();
+  if (const std::string why = allocator_.why_no_step_arena(); !why.empty()) {
+    drop_plans(fmt::format("cannot have the arena of {} B: {}", arena_bytes_, first_line(why)));
+  } else if (followed && std::exchange(trimmed_bytes_, allocator_.arena_bytes()) != allocator_.arena_bytes()) {
+    allocator_.trim();
+  }
   StepDigest waiting = 0;
   if (newest_ != nullptr) {
     if (newest_->plan.table == nullptr && newest_->seen >= 2 && newest_->record) {
@@ -206,6 +201,10 @@ void StepPlanner::offer_plans() {
     if (phase->plan.table != nullptr && phase != likely) tables.push_back(phase->plan.table);
   }
   allocator_.with_step([&](StepScope& step) { step.set_tables(std::move(tables)); });
+}
+
+bool StepPlanner::has_run_backward() {
+  return allocator_.with_step([](const StepScope& step) { return step.has_run_backward(); });
 }
 
 void StepPlanner::plan_now(StepDigest digest) {

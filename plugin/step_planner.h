@@ -50,6 +50,8 @@ class StepPlanner {
   /// Returns the phase that is to be planned by the caller, where plans are shared; else 0.
   StepDigest end(bool complete);
   void plan_now(StepDigest digest);
+  /// Whether a backward has allocated in the step that is open.
+  bool has_run_backward();
   std::string plan_text(StepDigest digest) const;
   std::string adopt(const std::string& text);
   void forget();
@@ -86,7 +88,7 @@ class StepPlanner {
   std::int64_t planned_steps_ = 0;
   std::int64_t bytes_ = 0;
   std::int64_t planned_bytes_ = 0;
-  bool trimmed_ = false;
+  std::int64_t trimmed_bytes_ = 0;  ///< the arena for which the upstream has given back what profiling left
 };
 
 }  // namespace stowage

@@ -41,6 +41,7 @@ void StepScope::begin(Thread thread, Stream stream) {
   table_.reset();
   stream_ = stream;
   is_disturbed_ = false;
+  has_run_backward_ = false;
   is_in_order_ = true;
   is_open_ = true;
   ++number_;

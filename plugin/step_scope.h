@@ -46,6 +46,9 @@ class StepScope {
 
   /// Records an allocation, and says where it belongs.
   Wanted allocate(Thread thread, std::int64_t size_bytes);
+  /// The calling thread works for a backward.
+  void see_backward() { has_run_backward_ = true; }
+  bool has_run_backward() const { return has_run_backward_; }
   /// It got the slot that it wanted.
   void hit(const Wanted& wanted);
   void miss(Miss reason, std::int64_t size_bytes) { counters_.misses[static_cast<std::size_t>(reason)].add(size_bytes); }
@@ -88,6 +91,7 @@ class StepScope {
   std::int32_t turn_ = 0;
   bool is_open_ = false;
   bool is_disturbed_ = false;
+  bool has_run_backward_ = false;
   bool is_in_order_ = true;  ///< all lanes have followed the plan so far
   std::uint32_t number_ = 0;
   Stream stream_ = 0;

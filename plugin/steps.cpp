@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/steps.h"
 
+#include <atomic>
 #include <charconv>
 #include <list>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,6 +20,7 @@
 namespace stowage {
 namespace {
 
+std::atomic<std::int64_t> g_era{0};  // of plans, until they are forgotten
 std::mutex g_mutex;  // guards the list; planners live forever, since threads hold on to them
 
 std::list<StepPlanner>& planners() {
@@ -33,10 +36,45 @@ StepPlanner& planner_of(c10::Device device) {
   return planners().emplace_back(device);
 }
 
-/// The calling thread's open step. `runs_as_is`: nobody follows it.
+/// The calling thread's step.
 struct OpenStep {
-  StepPlanner* planner = nullptr;
+  StepPlanner* planner = nullptr;  ///< null: the step runs as it is
   bool is_open = false;
+  bool is_automatic = false;
+  bool has_opened_own = false;  ///< the thread says itself where its steps begin
+  std::int64_t era = 0;         ///< of `g_era`, in which all this is true
+
+  ~OpenStep() {
+    if (is_open) close(/*complete=*/false);
+  }
+
+  /// Once everything has been forgotten, so is what the thread did before.
+  void refresh() {
+    if (std::exchange(era, g_era.load(std::memory_order_relaxed)) == g_era.load(std::memory_order_relaxed)) return;
+    if (is_open && is_automatic) close(/*complete=*/false);
+    has_opened_own = false;
+  }
+
+  void open(c10::Device device) {
+    is_open = true;
+    planner = nullptr;
+    if (!is_planning() || !options().plan) return;
+    if (const std::string why = why_unplanned(device); !why.empty()) {
+      note(fmt::format("steps on {} are not planned: {}", device.str(), why));
+      return;
+    }
+    StepPlanner& of_device = planner_of(device);
+    if (of_device.begin()) {
+      planner = &of_device;
+    } else {
+      note(fmt::format("a step on {} runs unplanned: another thread has one open there", device.str()));
+    }
+  }
+
+  StepDigest close(bool complete) {
+    is_open = false;
+    return planner == nullptr ? 0 : planner->end(complete);
+  }
 };
 thread_local OpenStep t_step;
 
@@ -61,31 +99,42 @@ StepDigest parse_digest(const std::string& text) {
 }  // namespace
 
 void begin_step(const std::string& text) {
-  if (t_step.is_open) throw std::invalid_argument("cannot open a step: this thread has one open; end it first");
   const c10::Device device = parse_device(text);
-  t_step = {.planner = nullptr, .is_open = true};
-  if (!is_planning() || !options().plan) return;
-  if (const std::string why = why_unplanned(device); !why.empty()) {
-    note(fmt::format("steps on {} are not planned: {}", device.str(), why));
-    return;
+  t_step.refresh();
+  if (t_step.is_open && !t_step.is_automatic) {
+    throw std::invalid_argument("cannot open a step: this thread has one open; end it first");
   }
-  StepPlanner& planner = planner_of(device);
-  if (planner.begin()) {
-    t_step.planner = &planner;
-  } else {
-    note(fmt::format("a step on {} runs unplanned: another thread has one open there", device.str()));
-  }
+  if (t_step.is_open) t_step.close(/*complete=*/false);
+  t_step.has_opened_own = true;
+  t_step.is_automatic = false;
+  t_step.open(device);
 }
 
 std::string end_step(bool complete) {
-  if (!t_step.is_open) throw std::invalid_argument("cannot end a step: this thread has none open");
-  StepPlanner* planner = t_step.planner;
-  t_step = {};
-  const StepDigest waiting = planner == nullptr ? 0 : planner->end(complete);
+  if (!t_step.is_open || t_step.is_automatic) {
+    throw std::invalid_argument("cannot end a step: this thread has none open");
+  }
+  const StepDigest waiting = t_step.close(complete);
   return waiting == 0 ? std::string() : fmt::format("{:016x}", waiting);
 }
 
-bool is_step_open() { return t_step.is_open; }
+AutomaticStep automatic_step() {
+  t_step.refresh();
+  if (t_step.has_opened_own || !is_planning() || !options().plan) return AutomaticStep::kNotWanted;
+  if (!t_step.is_open) return AutomaticStep::kNone;
+  const bool is_after = t_step.planner != nullptr && t_step.planner->has_run_backward();
+  return is_after ? AutomaticStep::kAfterBackward : AutomaticStep::kBeforeBackward;
+}
+
+void begin_automatic_step() {
+  t_step.is_automatic = true;
+  t_step.open(default_device());
+}
+
+void end_automatic_step(bool complete) {
+  const StepDigest waiting = t_step.close(complete);
+  if (waiting != 0 && t_step.planner != nullptr) t_step.planner->plan_now(waiting);
+}
 
 void plan_step_now(const std::string& digest) {
   std::lock_guard lock(g_mutex);
@@ -118,6 +167,7 @@ nlohmann::json steps_status() {
 }
 
 void forget_steps() {
+  g_era.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(g_mutex);
   for (StepPlanner& planner : planners()) planner.forget();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -26,8 +27,17 @@ std::string step_plan_text(const std::string& digest);
 /// Follows a plan from another process, if a phase here waits for it. Returns why not; empty if it does.
 std::string adopt_step_plan(const std::string& text);
 
-/// Whether a step of the calling thread is open.
-bool is_step_open();
+/// Of the steps that begin by themselves on the calling thread, see `scripted_steps.h`.
+enum class AutomaticStep : std::uint8_t {
+  kNotWanted,  ///< the thread opens steps of its own, or nothing is planned
+  kNone,
+  kBeforeBackward,  ///< one is open, and no backward has allocated anything in it yet
+  kAfterBackward,
+};
+AutomaticStep automatic_step();
+/// As `begin_step` and `end_step` on the default device; a step that the thread opens itself ends an automatic one.
+void begin_automatic_step();
+void end_automatic_step(bool complete);
 
 /// As `stowage.status()["steps"]` shows it.
 nlohmann::json steps_status();
