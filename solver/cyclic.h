@@ -75,8 +75,8 @@ struct CyclicLayout {
 CyclicLayout lay_out_cyclic(const std::vector<CyclicBuffer>& buffers, std::int64_t event_count,
                             const std::vector<Obstacle>& obstacles = {}, const CyclicLimits& limits = {});
 
-/// Why a layout is wrong, or nothing: replays three steps in a row. Shares no code with the search. `buffers` and
-/// `obstacles` must be well formed.
+/// Why a layout is wrong, or nothing: replays three steps in a row, the turn changing. Shares no code with the search.
+/// Buffers and obstacles must be such as `lay_out_cyclic` takes.
 std::optional<std::string> find_overlap(const std::vector<CyclicBuffer>& buffers, std::int64_t event_count,
                                         const std::vector<Obstacle>& obstacles, const CyclicLayout& layout);
 

@@ -37,7 +37,8 @@ inline Loop make_loop(const Problem& problem, ZeroGrad zero_grad) {
       backward_step = std::min<std::int64_t>(backward_step, lifetime.first_step);
     }
     // The update of a momentum.
-    if (op.kind != "aten.add_.Tensor" || op.reads.size() < 2 || !problem.tensors[op.writes.front()].persistent) continue;
+    if (op.kind != "aten.add_.Tensor" || op.reads.size() < 2 || !problem.tensors[op.writes.front()].persistent)
+      continue;
     for (const std::int32_t tensor : op.reads) {
       if (!problem.tensors[tensor].persistent) gradients.insert(std::to_string(tensor));
     }
