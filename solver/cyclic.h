@@ -40,7 +40,9 @@ struct Obstacle {
 };
 
 struct CyclicLimits {
-  /// Of each linear layout tried, of which there are at most two. The capacity is not looked at.
+  /// Of each linear layout tried, of which there are at most two. The capacity is not looked at. As many nodes as the
+  /// ten greedy packings of 10,000 buffers take: what more search finds is seldom worth that a training loop waits for
+  /// it.
   LayoutLimits layout = {.node_limit = 100'000};
   /// Whether steps may take turns.
   bool may_alternate = true;
