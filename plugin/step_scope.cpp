@@ -110,8 +110,24 @@ const StepTable::Entry* StepScope::match(std::int32_t lane_index, std::int64_t s
     return entry;
   }
   is_in_order_ = false;
+  if (table_ == nullptr) return find_table(lane_index);
   const auto* entries = entries_of();
   return entries == nullptr ? nullptr : find_position(lane, *entries);
+}
+
+/// The likeliest plan in which the lane's last sizes are found. Only near the step's begin: what has gone on for longer
+/// without a plan is something else.
+const StepTable::Entry* StepScope::find_table(std::int32_t lane_index) {
+  Lane& lane = lanes_[static_cast<std::size_t>(lane_index)];
+  if (lane_index != 0 || lane.count > kLatestStart) return nullptr;
+  for (const auto& table : tables_) {
+    const StepTable::Entry* entry = find_position(lane, table->lanes.front());
+    if (entry == nullptr) continue;
+    table_ = table;
+    turn_ = table->next_turn;
+    return entry;
+  }
+  return nullptr;
 }
 
 bool StepScope::change_table() {

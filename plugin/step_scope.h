@@ -68,6 +68,7 @@ class StepScope {
 
  private:
   static constexpr std::size_t kContext = 3;  ///< sizes that tell a position
+  static constexpr int kLatestStart = 8;      ///< allocations after which a step without a plan goes on without
   static constexpr int kMostSearches = 64;    ///< in vain, in a row; then the lane goes on upstream
 
   struct Lane {
@@ -83,6 +84,7 @@ class StepScope {
   const StepTable::Entry* match(std::int32_t lane, std::int64_t size_bytes);
   /// Another plan that all lanes would have followed up to here.
   bool change_table();
+  const StepTable::Entry* find_table(std::int32_t lane);
   const StepTable::Entry* find_position(Lane& lane, const std::vector<StepTable::Entry>& entries);
   std::vector<LeftBehind> left_behind() const;
 

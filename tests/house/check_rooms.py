@@ -24,24 +24,25 @@ class Room:
 
 
 TEST_LIBRARIES = ("gtest/", "gmock/", "benchmark/", "fmt/")
+# The allocator's core: no torch, so that sanitizers can test it.
+ALLOCATOR = tuple(f"plugin/{name}.h" for name in ("planned_allocator", "arena", "upstream", "counters", "step_record", "step_scope"))
 # The first room whose path begins a file's name holds the file.
 ROOMS = (
     Room("solver/", own=("solver/",), third_party=("fmt/", "nlohmann/", "CLI/", "zlib.h")),
     Room("profiler/", own=("profiler/",), third_party=("fmt/", "sqlite3.h", "cupti")),
-    Room("plugin/upstream.", own=()),
-    Room("plugin/arena.", own=("plugin/arena.h", "plugin/upstream.h")),
-    Room("plugin/planned_allocator.", own=("plugin/planned_allocator.h", "plugin/arena.h", "plugin/upstream.h")),
-    *(Room(f"plugin/{name}.", own=("plugin/planned_allocator.h",)) for name in ("quarantine", "sessions")),
+    *(Room(f"plugin/{name}.", own=ALLOCATOR)
+      for name in ("upstream", "counters", "step_record", "arena", "step_scope", "planned_allocator", "quarantine", "sessions",
+                   "step_allocation")),
     Room("plugin/", own=("plugin/", "profiler/", "solver/"),
          third_party=("fmt/", "nlohmann/", "torch/", "ATen/", "c10/", "cuda_runtime_api.h", "kineto/")),
     Room("tests/solver/", own=("solver/", "tests/support/"), third_party=(*TEST_LIBRARIES, "nlohmann/", "zlib.h")),
     Room("tests/fuzz/", own=("solver/", "tests/fuzz/")),
     Room("tests/profiler/", own=("profiler/", "tests/profiler/", "tests/support/"),
          third_party=(*TEST_LIBRARIES, "sqlite3.h", "cupti")),
-    *(Room(f"tests/plugin/{name}", own=("plugin/arena.h", "plugin/planned_allocator.h", "plugin/upstream.h",
-                                        "tests/plugin/fake_upstream.h", "tests/plugin/planned_fixture.h",
+    *(Room(f"tests/plugin/{name}", own=(*ALLOCATOR, "tests/plugin/fake_upstream.h", "tests/plugin/planned_fixture.h",
                                         "tests/support/"), third_party=TEST_LIBRARIES)
-      for name in ("arena_test", "fake_upstream", "planned_", "sessions_test", "slot_reuse_test", "stream")),
+      for name in ("arena_test", "fake_upstream", "planned_", "sessions_test", "slot_reuse_test", "step_scope_test", "steps_test",
+                   "stream")),
 )
 # Python that runs where torch is not installed: nowhere in these files...
 TORCH_FREE = ("scripts/stowage/cli.py", "scripts/stowage/store.py", "scripts/stowage/text.py")

@@ -59,6 +59,7 @@ class FakeUpstream : public Upstream {
 
   Stream current_stream() override { return t_stream; }
   bool may_plan() override { return plannable; }
+  bool runs_backward() override { return t_runs_backward; }
   void release_cache() override { ++cache_releases; }
 
   void wait(Stream waiting, Stream stream) override {
@@ -122,6 +123,8 @@ class FakeUpstream : public Upstream {
 
   /// The calling thread's stream.
   static inline thread_local Stream t_stream = 0;
+  /// Whether the calling thread works for a backward.
+  static inline thread_local bool t_runs_backward = false;
 
   bool refuse = false;
   bool plannable = true;
