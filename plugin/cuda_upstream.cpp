@@ -154,8 +154,12 @@ void CudaUpstream::empty_pool(c10::MempoolId_t pool) noexcept try {
   // Another thread allocates from a pool of its own, or the device has failed.
 }
 
+bool CudaUpstream::may_serve() {
+  return native_.pools_in_use.load(std::memory_order_acquire) == 0 && native_.allocator->isEnabled();
+}
+
 bool CudaUpstream::may_plan() {
-  if (native_.pools_in_use.load(std::memory_order_acquire) != 0 || !native_.allocator->isEnabled()) return false;
+  if (!may_serve()) return false;
   const CUDAGuard guard(device_);
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None;
 }

@@ -40,6 +40,7 @@ class CudaUpstream final : public Upstream {
   void free(void* pointer) noexcept override;
   Stream current_stream() override { return to_stream(c10::cuda::getCurrentCUDAStream(device_)); }
   bool may_plan() override;
+  bool may_serve() override;
   bool runs_backward() override { return torch::autograd::get_current_graph_task_id() >= 0; }
   void release_cache() override;
   std::int64_t spare_bytes(Stream stream) override;

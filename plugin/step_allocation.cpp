@@ -62,7 +62,9 @@ void* PlannedAllocator::allocate_in_step(std::size_t size_bytes, Stream stream) 
   Miss reason = Miss::kStream;
   {
     std::lock_guard lock(mutex_);
-    if (step_.is_open() && stream == step_.stream()) {
+    if (!upstream_.may_serve()) {
+      step_.disturb();
+    } else if (step_.is_open() && stream == step_.stream()) {
       if (!step_.has_run_backward() && upstream_.runs_backward()) step_.see_backward();
       wanted = step_.allocate(this_thread(), bytes);
       if (void* pointer = try_step_slot(wanted, reason)) return pointer;
@@ -126,7 +128,7 @@ void PlannedAllocator::after_fork(bool in_child) {
 
 void* PlannedAllocator::try_step_slot(const StepScope::Wanted& wanted, Miss& reason) {
   reason = !wanted.is_planned ? Miss::kUnplanned : wanted.slot_bytes == 0 ? Miss::kEscapes : Miss::kBusy;
-  if (reason != Miss::kBusy || step_arena_ == nullptr) return nullptr;
+  if (reason != Miss::kBusy || step_arena_ == nullptr || wanted.tag.step != step_.number()) return nullptr;
   if (!step_arena_->try_place({.offset_bytes = wanted.offset_bytes, .size_bytes = wanted.slot_bytes}, wanted.tag)) {
     return nullptr;
   }

@@ -35,6 +35,9 @@ class Upstream {
   virtual Stream current_stream() { return 0; }
   /// Whether a run of the calling thread may be profiled or planned now.
   virtual bool may_plan() { return true; }
+  /// Whether memory of an arena may be given out now, in a run that began when it might: nobody has allocations go to a
+  /// pool of their own. Asked at every allocation of a step.
+  virtual bool may_serve() { return true; }
   /// Whether the calling thread does the work of a backward.
   virtual bool runs_backward() { return false; }
   /// Gives memory back to the device that is held, but unused.

@@ -59,6 +59,7 @@ class FakeUpstream : public Upstream {
 
   Stream current_stream() override { return t_stream; }
   bool may_plan() override { return plannable; }
+  bool may_serve() override { return servable; }
   bool runs_backward() override { return t_runs_backward; }
   void release_cache() override { ++cache_releases; }
 
@@ -128,6 +129,7 @@ class FakeUpstream : public Upstream {
 
   bool refuse = false;
   bool plannable = true;
+  bool servable = true;
   bool refuse_direct = false;
   bool refuse_waits = false;
   std::optional<Stream> untold;         ///< nobody can tell what that stream has got

@@ -133,6 +133,16 @@ TEST_F(Steps, AllocationsOfAnotherStreamGoUpstream) {
   allocator.end_step(true);
 }
 
+TEST_F(Steps, WhatGoesToAPoolOfItsOwnIsNotServed) {
+  ASSERT_TRUE(begin(table));
+  upstream.servable = false;  // as while a CUDA graph is captured
+  void* a = allocator.allocate(1024);
+  EXPECT_TRUE(upstream.owns(a));
+  upstream.servable = true;
+  allocator.free(a);
+  EXPECT_FALSE(allocator.end_step(true));
+}
+
 TEST_F(Steps, AStepThatRunsOutOfMemoryIsNothingToLearnFrom) {
   ASSERT_TRUE(allocator.begin_step(0));
   upstream.refuse = true;
@@ -219,7 +229,7 @@ TEST_F(Steps, NoTwoTensorsShareBytesWhateverHappens) {
       hits += counters().hits.allocations;
     }
     while (!live.empty()) check_and_free(0);
-    EXPECT_GT(hits, kSteps * 5);
+    EXPECT_GT(hits, kSteps);
     allocator.release_arena();
   }
 }
