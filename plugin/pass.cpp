@@ -138,6 +138,7 @@ std::string status() {
   json["version"] = STOWAGE_VERSION;
   json["torch_version"] = TORCH_VERSION;
   json["options"] = option_values();
+  json["store"] = plan_memory_path();
   json["store_error"] = plan_memory_error();
   std::int64_t arena_bytes = 0;
   for (const PlannedAllocator* allocator : all_allocators()) arena_bytes += allocator->arena_bytes();

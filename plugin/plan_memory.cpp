@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/plan_memory.h"
 
+#include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -41,6 +44,27 @@ PlanMemory& memory() {
   return *instance;
 }
 
+/// The whole number from 0 in an environment variable, or nothing.
+std::optional<std::int64_t> number_in(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr) return std::nullopt;
+  const std::string_view text = value;
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+/// `store`, or the file of this rank where there are several.
+std::string file_of_rank(const std::string& store) {
+  const std::optional<std::int64_t> rank = number_in("RANK");
+  const bool is_file = store != ":memory:" && !store.starts_with("file:");
+  if (!rank || number_in("WORLD_SIZE").value_or(1) < 2 || !is_file) return store;
+  const std::filesystem::path path(store);
+  const std::string name = fmt::format("{}.rank{}{}", path.stem().string(), *rank, path.extension().string());
+  return (path.parent_path() / name).string();
+}
+
 }  // namespace
 
 void open_plan_memory() {
@@ -52,7 +76,7 @@ void open_plan_memory() {
   static const int registered = std::atexit(close_plan_memory);
   (void)registered;
   try {
-    memory().store.emplace(options().store, profiler::Store::Mode::kReadWrite);
+    memory().store.emplace(file_of_rank(options().store), profiler::Store::Mode::kReadWrite);
     if (!memory().store->note().empty()) note(memory().store->note());
   } catch (const profiler::StoreError& failure) {
     memory().fail(failure);
@@ -62,6 +86,11 @@ void open_plan_memory() {
 void close_plan_memory() {
   std::lock_guard lock(memory().mutex);
   memory().store.reset();
+}
+
+std::string plan_memory_path() {
+  std::lock_guard lock(memory().mutex);
+  return memory().store ? memory().store->path() : "";
 }
 
 std::optional<profiler::PlannedRun> recall(const profiler::RunKey& key) {

@@ -10,9 +10,13 @@
 namespace stowage {
 
 /// Opens the store that `options().store` names, for `recall` and `remember`; without a name there is none. Where it
-/// cannot be opened or written, a note says so, once, and planning goes on without it.
+/// cannot be opened or written, a note says so, once, and planning goes on without it. Each rank of a distributed run
+/// has a file of its own: with RANK=1 and WORLD_SIZE=2, as torchrun sets them, 'profile.db' is 'profile.rank1.db'.
 void open_plan_memory();
 void close_plan_memory();
+
+/// The file that runs and plans are kept in now; empty if there is none.
+std::string plan_memory_path();
 
 /// What an earlier run, maybe of another process, left for `key`. Thread safe.
 std::optional<profiler::PlannedRun> recall(const profiler::RunKey& key);

@@ -18,7 +18,8 @@ def report() -> str:
     lower bound of that peak, the arena, how many allocations of the last run came from the plan (hits), took the memory
     of a dying input (reused; they are hits too) or did not come from the plan, and the time that planning took.
 
-    Below them, where the plans came from, what is not planned and why, and what the option `verify` found.
+    Below them, where the plans came from, the store in use, what is not planned and why, and what the option `verify`
+    found.
     """
     return render(plugin.status())
 
@@ -26,7 +27,7 @@ def report() -> str:
 def render(status: dict[str, Any]) -> str:
     """The text of `report` for what the plugin's `status` says."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
-    notes: list[str] = []
+    notes = [f"store: {status['store']}"] if status["store"] else []
     for region in status["regions"]:
         for phase in region["phases"]:
             if phase["state"] == "planned":

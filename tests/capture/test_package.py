@@ -72,6 +72,7 @@ def test_report():
         "last": {"hits": count(90), "reused": count(12), "misses": {"size": count(2), "order": count(1)}},
     }
     status = {
+        "store": "profile.rank1.db",
         "regions": [
             {"name": "Net", "phases": [planned, {"state": "unplanned", "why": "the run was lossy"}],
              "plans_made": 0, "plans_recalled": 1, "runs_profiled": 2},
@@ -81,6 +82,7 @@ def test_report():
         "left_alone": [{"name": "graph", "ops": 3, "why": "it has prim::fork"}],
     }
     notes = """
+store: profile.rank1.db
 Net: unplanned: the run was lossy
 Other: profiling: its allocations are not steady yet
 graph: left alone: it has prim::fork"""

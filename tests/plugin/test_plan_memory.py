@@ -71,6 +71,37 @@ def test_option_from_the_environment(tmp_path):
     assert "stowage: ignoring STOWAGE_PLAN: cannot set option 'plan' to 'maybe': it is a switch; use '1' or '0'" in told
 
 
+@pytest.mark.parametrize(
+    ("name", "rank", "world_size", "file"),
+    [
+        ("profile.db", "1", "2", "profile.rank1.db"),
+        ("profile.db", "0", "2", "profile.rank0.db"),
+        ("first.run.db", "11", "16", "first.run.rank11.db"),
+        ("profile", "1", "2", "profile.rank1"),
+        (".hidden", "1", "2", ".hidden.rank1"),
+        ("in.folder/profile", "1", "2", "in.folder/profile.rank1"),
+        ("profile.db", "0", "1", "profile.db"),
+        ("profile.db", None, "2", "profile.db"),
+        ("profile.db", "1", None, "profile.db"),
+        ("profile.db", "one", "2", "profile.db"),
+        ("profile.db", "-1", "2", "profile.db"),
+    ],
+)
+def test_each_rank_has_a_file_of_its_own(tmp_path, monkeypatch, name, rank, world_size, file):
+    for variable, value in (("RANK", rank), ("WORLD_SIZE", world_size)):
+        monkeypatch.delenv(variable, raising=False)
+        if value is not None:
+            monkeypatch.setenv(variable, value)
+    (tmp_path / "in.folder").mkdir()
+    stowage.enable(tmp_path / name)
+    assert stowage.status()["store"] == str(tmp_path / file)
+    assert (tmp_path / file).is_file()
+    assert f"store: {tmp_path / file}" in stowage.report().splitlines()
+    stowage.disable()
+    assert stowage.status()["store"] == ""
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / file]
+
+
 def trains_on_without(store: Path, capfd) -> str:
     """Trains with a store that cannot be used; returns what was told."""
     expected = run(compile(SOURCE), inputs)
