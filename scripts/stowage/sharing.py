@@ -19,12 +19,12 @@ class PlanSharing:
     """Ends the steps of one rank and has their phases planned.
 
     Rank 0 plans a phase as soon as it may and publishes the plan. The others look for it at the end of each step, never
-    wait for it, and plan by themselves where it does not come, cannot be used or the store fails: then all do from there on.
-    Not thread safe.
+    wait for it, and plan by themselves where it does not come or cannot be used. Once the store has failed, each rank
+    plans by itself. Not thread safe.
 
     `ops` are those of the plugin: `end_step(complete)` returns the digest of a phase that is to be planned or '',
-    `plan_step(digest)` plans it, `step_plan(digest)` is its plan as text or '', `adopt_step_plan(text)` returns '' or why
-    the plan cannot be used. `store` is a `torch.distributed.Store` that no other thread uses.
+    `plan_step(digest)` plans it, `step_plan(digest)` is its plan as text or '', `adopt_step_plan(text)` returns '' or
+    why the plan cannot be used. `store` is a `torch.distributed.Store` that no other thread uses.
     """
 
     def __init__(self, ops: Any, store: Any, rank: int) -> None:
@@ -103,7 +103,7 @@ class PlanSharing:
 
 
 def plan_sharing(ops: Any) -> PlanSharing | None:
-    """The plan sharing of the default process group; None where there is no other rank, or no store to share through."""
+    """That of the default process group; None where there is no other rank, or no store to share through."""
     global _current, _group
     group = torch.distributed.group.WORLD if torch.distributed.is_available() else None
     if group is _group:

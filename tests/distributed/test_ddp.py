@@ -24,10 +24,9 @@ def torchrun(*arguments: str | Path) -> subprocess.CompletedProcess:
     """Ends with an exception where the ranks wait for each other for ever."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
                 "--nproc-per-node", str(len(RANKS))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]),
-                   "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*launcher, str(PROGRAM), *map(str, arguments)], env=environment, capture_output=True, text=True,
-                          timeout=120)
+    search = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run([*launcher, str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": search, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"})
 
 
 def train(mode: str, folder: Path) -> list[dict[str, Any]]:
@@ -59,8 +58,8 @@ def read_store(folder: Path, rank: int) -> dict[str, Any]:
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
-    done = subprocess.run([sys.executable, "-m", "stowage.cli", "info", str(path), "--json"], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+    done = subprocess.run([sys.executable, "-m", "stowage.cli", "info", str(path), "--json"], capture_output=True,
+                          text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

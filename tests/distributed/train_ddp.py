@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 10
-#: By name: what DDP is told, and whether gradients are summed over two steps and whether half of the net rests by turns.
+#: By name: what DDP is told, whether gradients are summed over two steps, and whether a layer rests every other step.
 SETTINGS: dict[str, tuple[dict[str, Any], bool, bool]] = {
     "plain": ({}, False, False),
     "bucket_view": ({"gradient_as_bucket_view": True}, False, False),
@@ -84,7 +84,8 @@ def train(setting: str, step_scope: Any, die_in_step: int | None) -> dict[str, A
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=step % 4 != 3)
         losses.append(loss.item().hex())
-        states.append(digest([*model.state_dict().values(), *(p.grad for p in model.parameters() if p.grad is not None)]))
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        states.append(digest([*model.state_dict().values(), *gradients]))
     buckets = model._get_ddp_logging_data()["rebuilt_bucket_sizes" if setting != "unused" else "bucket_sizes"]
     return {"losses": losses, "states": states, "buckets": buckets}
 
