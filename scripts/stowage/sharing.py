@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import torch.distributed
@@ -20,9 +21,9 @@ class PlanSharing:
 
     Rank 0 plans a phase as soon as it may and publishes the plan. The others look for it at the end of each step, never
     wait for it, and plan by themselves where it does not come or cannot be used. Once the store has failed, each rank
-    plans by itself. Not thread safe.
+    plans by itself. Thread safe.
 
-    `ops` are those of the plugin: `end_step(complete)` returns the digest of a phase that is to be planned or '',
+    `ops` are those of the plugin: `end_step(complete)` returns the digest of the phase if it is to be planned or '',
     `plan_step(digest)` plans it, `step_plan(digest)` is its plan as text or '', `adopt_step_plan(text)` returns '' or
     why the plan cannot be used. `store` is a `torch.distributed.Store` that no other thread uses.
     """
@@ -34,27 +35,30 @@ class PlanSharing:
         self._ops = ops
         self._store = store
         self._rank = rank
+        self._lock = threading.RLock()  # guards what follows, the store too
         self._steps_left: dict[str, int] = {}  # by the digests of plans that are waited for
 
     def end_step(self, complete: bool) -> None:
         """Ends the step; raises nothing that the store does."""
         digest = self._ops.end_step(complete)
-        if self._rank == 0 or self._store is None:
+        with self._lock:
+            if self._rank == 0 or self._store is None:
+                if digest:
+                    self._plan(digest)
+                return
             if digest:
-                self._plan(digest)
-            return
-        if digest:
-            self._steps_left[digest] = PATIENCE + 1
-        for waiting in list(self._steps_left):
-            if self._store is not None:  # once closed, all that was waited for is planned
-                self._look_for(waiting)
+                self._steps_left.setdefault(digest, PATIENCE + 1)
+            for waiting in list(self._steps_left):
+                if self._store is not None:  # once closed, all that was waited for is planned
+                    self._look_for(waiting)
 
     def close(self) -> None:
         """Plans what is still waited for. Steps may end here afterwards too: nothing is shared any more."""
-        self._store = None
-        for digest in self._steps_left:
-            self._plan(digest)
-        self._steps_left.clear()
+        with self._lock:
+            self._store = None
+            for digest in self._steps_left:
+                self._plan(digest)
+            self._steps_left.clear()
 
     def _look_for(self, digest: str) -> None:
         text = self._fetch(digest)

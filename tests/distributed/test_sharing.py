@@ -99,6 +99,12 @@ def test_a_rank_goes_on_unplanned_for_some_steps_and_then_plans_alone(store, lat
     assert (ops.made, ops.adopted) == ((["a"], []) if late_by == PATIENCE + 1 else ([], ["plan of a"]))
 
 
+def test_a_phase_that_is_met_again_meanwhile_is_not_waited_for_anew(store):
+    ops = Steps(*["a"] * (PATIENCE + 1))
+    end_steps(PlanSharing(ops, store, 1), PATIENCE + 1)
+    assert ops.made == ["a"]
+
+
 def test_phases_are_waited_for_each_in_its_own_time(store):
     ops = Steps("a", "", "b")
     rank_1 = PlanSharing(ops, store, 1)
