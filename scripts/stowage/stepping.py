@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from . import plugin
+from .sharing import plan_sharing
 
 
 class step:
@@ -29,7 +30,7 @@ class step:
         plugin.load().begin_step(self._device)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        plugin.load().end_step(kind is None)
+        _end_step(kind is None)
 
 
 _marked = False
@@ -41,6 +42,15 @@ def mark_step(device: Any = "") -> None:
     global _marked
     ops = plugin.load()
     if _marked:
-        ops.end_step(True)
+        _end_step(True)
     ops.begin_step(str(device))
     _marked = True
+
+
+def _end_step(complete: bool) -> None:
+    ops = plugin.load()
+    sharing = plan_sharing(ops)
+    if sharing is None:
+        ops.end_step(complete)
+    else:
+        sharing.end_step(complete)
