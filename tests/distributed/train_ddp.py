@@ -102,7 +102,7 @@ def main() -> None:
     if asked.mode == "planned":
         stowage.set_option("poison", "1")
         stowage.enable(asked.folder / "profile.db")
-        step_scope = getattr(stowage, "step", contextlib.nullcontext)
+        step_scope = stowage.step
     result = {"seen": {setting: train(setting, step_scope, asked.die_in_step) for setting in SETTINGS}}
     if asked.mode == "planned":
         result["status"] = stowage.status()

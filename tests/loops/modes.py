@@ -22,9 +22,6 @@ class Mode:
     name: str
     is_scripted: bool
 
-    def is_built(self) -> bool:
-        return self.is_scripted or "step" in stowage.__all__
-
     def make(self, module: nn.Module) -> nn.Module:
         return torch.jit.script(module) if self.is_scripted else module
 
