@@ -48,10 +48,10 @@ struct OpenStep {
     if (is_open) close(/*complete=*/false);
   }
 
-  /// Once everything has been forgotten, so is what the thread did before.
+  /// Once everything has been forgotten, so is what the thread did before. Called before it opens a step.
   void refresh() {
     if (std::exchange(era, g_era.load(std::memory_order_relaxed)) == g_era.load(std::memory_order_relaxed)) return;
-    if (is_open && is_automatic) close(/*complete=*/false);
+    if (is_open) close(/*complete=*/false);
     has_opened_own = false;
   }
 
@@ -119,6 +119,7 @@ std::string end_step(bool complete) {
 }
 
 AutomaticStep automatic_step() {
+  if (t_step.is_open && !t_step.is_automatic) return AutomaticStep::kNotWanted;
   t_step.refresh();
   if (t_step.has_opened_own || !is_planning() || !options().plan) return AutomaticStep::kNotWanted;
   if (!t_step.is_open) return AutomaticStep::kNone;

@@ -24,7 +24,7 @@ JOBS = str(os.cpu_count() or 1)
 SOURCE_ROOMS = ("solver", "profiler", "plugin")
 # Of the plugin.
 TORCH_FREE = ("arena.cpp", "counters.cpp", "planned_allocator.cpp", "quarantine.cpp", "sessions.cpp", "step_allocation.cpp",
-              "step_plan.cpp", "step_scope.cpp")
+              "step_scope.cpp")
 # What each sanitizer preset runs; the solver has a single thread.
 SANITIZERS = {"asan": SOURCE_ROOMS, "tsan": ("profiler", "plugin")}
 # Rooms whose Python tests run on dry CUDA, in a process of their own, and where the dev build has it.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +19,7 @@ class step:
     evaluation among them, may have a `with` of their own: each kind gets its own plan.
 
     `device` is "cpu", "cuda" or "cuda:N"; by default CUDA's current device if CUDA is in use, else the CPU. Steps do not
-    nest: RuntimeError. A step that ends in an exception is not learnt from. Does nothing while stowage is disabled.
+    nest: ValueError. A step that ends in an exception is not learnt from. Does nothing while stowage is disabled.
     """
 
     __slots__ = ("_device",)
@@ -33,18 +34,20 @@ class step:
         _end_step(kind is None)
 
 
-_marked = False
+class _Marks(threading.local):
+    generation = -1  #: of the plugin, in which the thread's last mark opened a step
+
+
+_marks = _Marks()
 
 
 def mark_step(device: Any = "") -> None:
-    """Ends the step that the last call opened, if any, and opens the next: call it once in every turn of the loop, at
-    its end or at its begin. As `step` in all else."""
-    global _marked
-    ops = plugin.load()
-    if _marked:
+    """Ends the step that the thread's last call opened, if any, and opens the next: call it once in every turn of the
+    loop, at its end or at its begin. As `step` in all else."""
+    if _marks.generation == plugin.generation():
         _end_step(True)
-    ops.begin_step(str(device))
-    _marked = True
+    plugin.load().begin_step(str(device))
+    _marks.generation = plugin.generation()
 
 
 def _end_step(complete: bool) -> None:

@@ -30,9 +30,9 @@ class Mode:
         return contextlib.nullcontext() if self.is_scripted else stowage.step(device="cpu")
 
     def hits(self) -> int:
-        """Allocations that came from plans, of all regions alive or of all steps."""
+        """Allocations that came from plans, of all regions alive and of all steps."""
         status = stowage.status()
-        holders = status["regions"] if self.is_scripted else status["steps"]
+        holders = status["regions"] + status["steps"]
         return sum(phase["total"]["hits"]["allocations"] for holder in holders if holder.get("alive", True)
                    for phase in holder["phases"] if phase["state"] == "planned")
 
