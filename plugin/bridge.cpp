@@ -177,4 +177,11 @@ SlotTable to_slot_table(const Run& run, const PlanRecord& record) {
   return table;
 }
 
+SlotTable without_slots(SlotTable table) {
+  for (Slot& slot : table.slots) slot = {};
+  table.arena_bytes = 0;
+  table.cut_bytes = 0;
+  return table;
+}
+
 }  // namespace stowage

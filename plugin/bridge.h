@@ -22,4 +22,7 @@ solver::Plan to_plan(const profiler::Run& run, const profiler::PlanRecord& recor
 /// The plan as the allocator needs it. Throws `std::invalid_argument` if the run's allocations contradict one another.
 SlotTable to_slot_table(const profiler::Run& run, const profiler::PlanRecord& record);
 
+/// The same table with every slot empty, so that it needs no arena: all goes upstream, counted as what it is.
+SlotTable without_slots(SlotTable table);
+
 }  // namespace stowage

@@ -334,7 +334,7 @@ GraphFacts read_facts(std::shared_ptr<Graph> graph) {
   return facts;
 }
 
-std::string why_left_alone(const Graph& graph) { return find_untouchable(*graph.block()); }
+std::string why_left_alone(const Block& block) { return find_untouchable(block); }
 
 std::vector<profiler::DependencyRecord> orderings(const GraphFacts& facts, const std::vector<bool>& visible) {
   using profiler::DependencyReason;

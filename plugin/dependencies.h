@@ -48,8 +48,8 @@ GraphFacts read_facts(std::shared_ptr<torch::jit::Graph> graph);
 /// Whether a value of this type can hold tensors, directly or in a container.
 bool holds_tensors(const c10::TypePtr& type);
 
-/// Why the graph must not be touched at all (fork, RPC, ...), or empty.
-std::string why_left_alone(const torch::jit::Graph& graph);
+/// Why the block must not be touched at all (fork, RPC, ...), or empty.
+std::string why_left_alone(const torch::jit::Block& block);
 
 /// The orderings that reads and writes do not show. `visible[op]`: op `op` writes a storage that was there before
 /// the step; such ops, and random draws, keep their place relative to effects and to ops that may raise, so that what a

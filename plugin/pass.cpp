@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/pass.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,6 +26,7 @@
 namespace stowage {
 namespace {
 
+using torch::jit::Block;
 using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Symbol;
@@ -60,22 +63,78 @@ std::string take_name(Graph& graph) {
   return number == 1 ? name : fmt::format("{}.{}", name, number);
 }
 
-std::size_t count_ops(const Graph& graph) {
+std::size_t count_ops(const Block& block) {
   std::size_t ops = 0;
-  for (const Node* node : graph.nodes()) ops += node->kind() != torch::jit::prim::Constant;
+  for (const Node* node : block.nodes()) ops += node->kind() != torch::jit::prim::Constant;
   return ops;
 }
 
-/// Replaces all nodes of the graph by one region that holds a copy of them.
-void wrap(Graph& graph, const std::string& name) {
-  std::vector<Node*> old(graph.nodes().begin(), graph.nodes().end());
-  Node* region = graph.create(Symbol::fromQualString("stowage::region"), graph.inputs(), graph.outputs().size());
-  region->g_(torch::jit::attr::Subgraph, graph.copy());
+/// The block in which the graph does its work. A backward graph asks first whether all gradients are as profiled: the
+/// first branch of that `if` is the work, the other a fallback.
+Block& working_block(Graph& graph) {
+  Block* found = graph.block();
+  const std::size_t ops = count_ops(*found);
+  for (Node* node : graph.nodes()) {
+    if (node->kind() != torch::jit::prim::If) continue;
+    const auto other = node->blocks()[1]->nodes();
+    const bool is_guard = std::any_of(
+        other.begin(), other.end(), [](const Node* inner) { return inner->kind() == torch::jit::prim::FallbackGraph; });
+    if (is_guard && count_ops(*node->blocks()[0]) > ops) return *node->blocks()[0];
+  }
+  return *found;
+}
+
+/// Moves what the block does to a graph, whose inputs are the outer values that it uses, given back in `inputs`.
+std::shared_ptr<Graph> to_graph(Block& block, std::vector<Value*>& inputs) {
+  auto graph = std::make_shared<Graph>();
+  std::unordered_map<Value*, Value*> inner;
+  for (Value* input : block.owningGraph()->inputs()) {  // those that it uses come in their order
+    inner[input] = graph->addInput()->copyMetadata(input);
+    inputs.push_back(input);
+  }
+  const auto map = [&](Value* value) {
+    if (const auto found = inner.find(value); found != inner.end()) return found->second;
+    if (value->node()->kind() == torch::jit::prim::Constant) {
+      Node* constant = graph->prependNode(graph->createClone(value->node(), [](Value* outer) { return outer; }));
+      return inner[value] = constant->output();
+    }
+    inputs.push_back(value);
+    return inner[value] = graph->addInput()->copyMetadata(value);
+  };
+  for (Node* node : block.nodes()) {
+    Node* clone = graph->appendNode(graph->createClone(node, map));
+    for (std::size_t output = 0; output < node->outputs().size(); ++output) {
+      inner[node->outputs()[output]] = clone->outputs()[output];
+    }
+  }
+  for (Value* output : block.outputs()) graph->registerOutput(map(output));
+  for (std::size_t input = graph->inputs().size(); input-- > 0;) {
+    if (graph->inputs()[input]->hasUses()) continue;
+    graph->eraseInput(input);
+    inputs.erase(inputs.begin() + static_cast<std::ptrdiff_t>(input));
+  }
+  return graph;
+}
+
+/// Replaces all nodes of the block by one region that holds a copy of them.
+void wrap(Block& block, const std::string& name) {
+  Graph& graph = *block.owningGraph();
+  std::vector<Node*> old(block.nodes().begin(), block.nodes().end());
+  std::vector<Value*> inputs(graph.inputs().begin(), graph.inputs().end());
+  std::shared_ptr<Graph> work;
+  if (&block == graph.block()) {
+    work = graph.copy();
+  } else {
+    inputs.clear();
+    work = to_graph(block, inputs);
+  }
+  Node* region = graph.create(Symbol::fromQualString("stowage::region"), inputs, block.outputs().size());
+  region->g_(torch::jit::attr::Subgraph, std::move(work));
   region->s_(torch::jit::attr::name, name);
-  graph.appendNode(region);
-  for (std::size_t output = 0; output < graph.outputs().size(); ++output) {
-    region->outputs()[output]->setType(graph.outputs()[output]->type());
-    graph.block()->replaceOutput(output, region->outputs()[output]);
+  block.appendNode(region);
+  for (std::size_t output = 0; output < block.outputs().size(); ++output) {
+    region->outputs()[output]->setType(block.outputs()[output]->type());
+    block.replaceOutput(output, region->outputs()[output]);
   }
   for (auto node = old.rbegin(); node != old.rend(); ++node) (*node)->destroy();
 }
@@ -84,8 +143,9 @@ void region_pass(std::shared_ptr<Graph>& graph) {
   std::lock_guard lock(g_mutex);
   ++g_graphs_seen;
   const std::string name = take_name(*graph);
-  const std::size_t ops = count_ops(*graph);
-  std::string why = why_left_alone(*graph);
+  Block& block = working_block(*graph);
+  const std::size_t ops = count_ops(block);
+  std::string why = why_left_alone(block);
   if (why.empty() && ops < static_cast<std::size_t>(options().min_ops)) {
     why = fmt::format("it has {} ops, fewer than the option min_ops ({})", ops, options().min_ops);
   }
@@ -93,7 +153,7 @@ void region_pass(std::shared_ptr<Graph>& graph) {
     g_left_alone.push_back({name, ops, std::move(why)});
     return;
   }
-  wrap(*graph, name);
+  wrap(block, name);
 }
 
 void apply_options() {

@@ -29,6 +29,7 @@ nlohmann::json Phase::status() const {
   json["planning_ns"] = of.plan.planning_ns;
   json["runs"] = of.runs;
   json["last_peak_bytes"] = of.last_peak_bytes;
+  json["last_emptied_bytes"] = of.last_emptied_bytes;
   json["last"] = to_json(of.last);
   json["total"] = to_json(of.total);
   return json;

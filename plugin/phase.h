@@ -23,6 +23,7 @@ struct Planned {
   profiler::PlanRecord plan;
   torch::jit::Code code;
   SlotTable table;
+  SlotTable table_without_slots;  ///< of runs that take no arena
   PlannedAllocator* allocator = nullptr;
   bool recalled = false;
   std::int64_t outside_bytes = 0;
@@ -33,7 +34,8 @@ struct Planned {
   Counters last;
   std::int64_t runs = 0;
   std::int64_t last_peak_bytes = 0;
-  std::string why_no_arena;  ///< the arena could not be had, for this reason
+  std::int64_t last_emptied_bytes = 0;  ///< of inputs that others still referred to
+  std::string why_no_arena;             ///< the arena could not be had, for this reason
 };
 
 /// What became of one signature. Guarded by its region.

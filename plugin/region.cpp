@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plugin/bridge.h"
+#include "plugin/captures.h"
 #include "plugin/devices.h"
 #include "plugin/note.h"
 #include "plugin/options.h"
@@ -54,6 +55,10 @@ bool are_alike(const Run& before, const Run& after) {
                                                  after.allocations.begin(), after.allocations.end(), is_same);
 }
 
+/// Whether the thread is in a training step: then tensors of other regions and of autograd's own ops are live in every
+/// run, and an arena that is held meanwhile costs more than it saves. The plan's order and its frees hold without one.
+bool is_training() { return at::GradMode::is_enabled() || torch::autograd::get_current_node() != nullptr; }
+
 /// What CUPTI says against planning from the run; empty if nothing.
 std::string why_in_doubt(const Run& run) {
   if (run.dropped_records > 0) {
@@ -87,9 +92,10 @@ std::string difference(const Run& before, const Run& after) {
 
 }  // namespace
 
-Region::Region(std::shared_ptr<Graph> graph, std::string name)
+Region::Region(std::shared_ptr<Graph> graph, std::string name, std::vector<OuterUse> outer_uses)
     : name_(std::move(name)),
       facts_(read_facts(std::move(graph))),
+      outer_uses_(std::move(outer_uses)),
       hash_(graph_digest(facts_.graph)),
       code_(facts_.graph, name_) {
   for (const std::string& kind : facts_.not_understood) {
@@ -143,6 +149,7 @@ void Region::run(Stack& stack) {
     run_as_is(values);
   }
   if (planned != nullptr) drop_plan_without_arena(*phase, *planned);
+  remember_outputs(values);
   stack.insert(stack.end(), std::make_move_iterator(values.begin()), std::make_move_iterator(values.end()));
 }
 
@@ -266,10 +273,15 @@ std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run
     }
     if (const auto broken = solver::validate(to_problem(run), to_plan(run, plan))) throw std::invalid_argument(*broken);
     planned->table = to_slot_table(run, plan);
-    const std::shared_ptr<Graph> copy = planned_copy(facts_, run, plan);
+    planned->table_without_slots = without_slots(planned->table);
+    std::vector<bool> may_end;
+    for (const OuterUse& use : outer_uses_) {
+      may_end.push_back(use.ends_here && (use.in_register || running_backward() != nullptr));
+    }
+    const std::shared_ptr<Graph> copy = planned_copy(facts_, run, plan, may_end);
     plan.graph_text = copy->toString(/*print_source_locations=*/false);
     planned->code = torch::jit::Code(copy, name_);
-    if (!planned->allocator->is_in_step()) planned->allocator->reserve_arena(planned->table);
+    if (!is_training() && !planned->allocator->is_in_step()) planned->allocator->reserve_arena(planned->table);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot use the plan of '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
     return nullptr;
@@ -288,14 +300,17 @@ std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run
 bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code& code) {
   PlannedAllocator& allocator = *planned.allocator;
   if (allocator.is_in_step()) {  // which has a place for what is allocated here: only the order is the region's
+    Emptying emptying(outer_uses_, stack);
     torch::jit::InterpreterState(code).run(stack);
     std::lock_guard lock(planned.mutex);
+    planned.last_emptied_bytes = emptying.emptied_bytes();
     ++planned.runs;
     return true;
   }
-  if (!allocator.has_arena_for(planned.table)) {
+  const SlotTable& table = is_training() ? planned.table_without_slots : planned.table;
+  if (!allocator.has_arena_for(table)) {
     try {
-      allocator.reserve_arena(planned.table);
+      allocator.reserve_arena(table);
     } catch (const std::exception& failure) {
       std::lock_guard lock(planned.mutex);
       planned.why_no_arena =
@@ -305,14 +320,16 @@ bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code&
   }
   bool is_first = false;
   {
-    PlannedSession session(allocator, planned.table);
+    PlannedSession session(allocator, table);
     if (!session.owns_arena()) return false;
+    Emptying emptying(outer_uses_, stack);
     torch::jit::InterpreterState(code).run(stack);
 
     std::lock_guard lock(planned.mutex);
     planned.last = session.counters();
     planned.total.add(planned.last);
-    planned.last_peak_bytes = planned.outside_bytes + planned.table.arena_bytes + session.upstream_peak_bytes();
+    planned.last_emptied_bytes = emptying.emptied_bytes();
+    planned.last_peak_bytes = planned.outside_bytes + table.arena_bytes + session.upstream_peak_bytes();
     is_first = ++planned.runs == 1;
   }
   if (is_first) allocator.trim();
@@ -379,8 +396,8 @@ bool is_planning() { return g_planning.load(std::memory_order_relaxed); }
 
 torch::jit::RegisterOperators register_region_operator() {
   auto make_region = [](const Node* node) -> torch::jit::Operation {
-    auto region =
-        std::make_shared<Region>(node->g(torch::jit::attr::Subgraph)->copy(), node->s(torch::jit::attr::name));
+    auto region = std::make_shared<Region>(node->g(torch::jit::attr::Subgraph)->copy(), node->s(torch::jit::attr::name),
+                                           outer_uses(*node));
     return [region](Stack& stack) { region->run(stack); };
   };
   return torch::jit::RegisterOperators({torch::jit::Operator(Symbol::fromQualString("stowage::region"), make_region,

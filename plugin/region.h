@@ -6,10 +6,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "plugin/dependencies.h"
+#include "plugin/emptying.h"
 #include "plugin/planned_allocator.h"
 #include "plugin/profile.h"
 #include "plugin/signature.h"
@@ -25,7 +27,8 @@ struct Planned;
 /// Thread safe: a thread that finds the region profiling, or the arena taken, runs the graph as it is.
 class Region {
  public:
-  Region(std::shared_ptr<torch::jit::Graph> graph, std::string name);
+  /// `outer_uses`: see the function of that name.
+  Region(std::shared_ptr<torch::jit::Graph> graph, std::string name, std::vector<OuterUse> outer_uses);
   ~Region();
 
   /// Runs the graph on the stack: takes its inputs off, puts its outputs on. Lets the graph's exceptions through.
@@ -50,6 +53,7 @@ class Region {
 
   const std::string name_;
   const GraphFacts facts_;
+  const std::vector<OuterUse> outer_uses_;
   const std::string hash_;
   const torch::jit::Code code_;
   std::unique_ptr<Profiler> profiler_;  ///< made when first needed

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "plugin/emptying.h"
 #include "plugin/planned_allocator.h"
 #include "plugin/reuse.h"
 
@@ -25,10 +27,12 @@ using torch::jit::Value;
 Symbol place_symbol() { return Symbol::fromQualString("stowage::place"); }
 Symbol reuse_symbol() { return Symbol::fromQualString("stowage::reuse"); }
 Symbol free_symbol() { return Symbol::fromQualString("stowage::free"); }
+Symbol empty_symbol() { return Symbol::fromQualString("stowage::empty"); }
 Symbol op_attribute() { return Symbol::attr("op"); }
 Symbol position_attribute() { return Symbol::attr("position"); }
 Symbol layout_attribute() { return Symbol::attr("layout"); }
 Symbol slots_attribute() { return Symbol::attr("slots"); }
+Symbol inputs_attribute() { return Symbol::attr("inputs"); }
 
 std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 
@@ -71,6 +75,17 @@ torch::jit::Operation make_free(const Node* node) {
       if (surely_freed) continue;
       // A view made under no_grad holds its base, so the count alone proves nothing.
       if (auto* session = static_cast<PlannedSession*>(Session::current())) session->check_freed(pointer);
+    }
+  };
+}
+
+/// Drops inputs of the region, and empties the storages that nobody needs who still refers to them.
+torch::jit::Operation make_empty(const Node* node) {
+  return [inputs = node->is(inputs_attribute())](Stack& stack) {
+    for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {
+      at::Tensor tensor = torch::jit::pop(stack).toTensor();
+      Emptying* emptying = Emptying::current();
+      if (emptying != nullptr) emptying->end(static_cast<std::size_t>(*input), std::move(tensor));
     }
   };
 }
@@ -118,10 +133,39 @@ class LastUses {
   std::unordered_map<const Node*, std::size_t> step_of_;
 };
 
+/// By step of the planned order, the inputs that neither they nor a view of them is used after it, of those that may
+/// end.
+std::vector<std::vector<std::int64_t>> inputs_ending_at(const GraphFacts& facts, const std::vector<std::int32_t>& order,
+                                                        const std::vector<bool>& may_end) {
+  std::vector<std::vector<std::int64_t>> ending(order.size());
+  for (std::size_t input = 0; input < may_end.size(); ++input) {
+    const Value* value = facts.graph->inputs()[input];
+    if (!may_end[input] || value->type()->kind() != c10::TypeKind::TensorType) continue;
+    std::unordered_set<const Value*> aliases{value};
+    std::vector<bool> uses(facts.ops.size(), false);
+    for (std::size_t op = 0; op < facts.ops.size(); ++op) {
+      const auto is_alias = [&](const Value* used) { return aliases.count(used) != 0; };
+      uses[op] = std::any_of(facts.ops[op].uses.begin(), facts.ops[op].uses.end(), is_alias);
+      for (std::size_t output = 0; output < facts.ops[op].may_return.size(); ++output) {
+        const auto& returned = facts.ops[op].may_return[output];
+        if (std::any_of(returned.begin(), returned.end(), is_alias)) {
+          aliases.insert(facts.ops[op].node->outputs()[output]);
+        }
+      }
+    }
+    const auto returned = facts.graph->outputs();
+    if (std::find(returned.begin(), returned.end(), value) != returned.end()) continue;
+    const auto last = std::find_if(order.rbegin(), order.rend(), [&](std::int32_t op) { return uses[index(op)]; });
+    if (last == order.rend()) continue;
+    ending[static_cast<std::size_t>(order.rend() - last) - 1].push_back(static_cast<std::int64_t>(input));
+  }
+  return ending;
+}
+
 }  // namespace
 
-std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run& run,
-                                    const profiler::PlanRecord& plan) {
+std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run& run, const profiler::PlanRecord& plan,
+                                    const std::vector<bool>& may_end) {
   std::shared_ptr<Graph> copy = facts.graph->copy();
   std::vector<Node*> nodes;
   for (Node* node : copy->nodes()) {
@@ -175,6 +219,7 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
     const Value* input = inputs[index(reuse->position)];
     return input->type()->kind() == c10::TypeKind::TensorType && last_uses.ends_at(input, step);
   };
+  const std::vector<std::vector<std::int64_t>> ending = inputs_ending_at(facts, plan.order, may_end);
   bool permitted = false;
   for (std::size_t step = 0; step < plan.order.size(); ++step) {
     const std::int32_t op = plan.order[step];
@@ -201,6 +246,13 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
       permitted = true;
     }
 
+    if (!ending[step].empty()) {
+      Node* empty = copy->create(empty_symbol(), /*num_outputs=*/0);
+      empty->is_(inputs_attribute(), ending[step]);
+      for (const std::int64_t input : ending[step]) empty->addInput(copy->inputs()[static_cast<std::size_t>(input)]);
+      empty->insertAfter(nodes[index(op)]);
+    }
+
     std::vector<std::int64_t> slots;
     std::vector<Value*> dropped;
     for (const std::int32_t tensor : at.freed) {
@@ -225,14 +277,16 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
 }
 
 bool is_point(const Node& node) {
-  return node.kind() == place_symbol() || node.kind() == reuse_symbol() || node.kind() == free_symbol();
+  return node.kind() == place_symbol() || node.kind() == reuse_symbol() || node.kind() == free_symbol() ||
+         node.kind() == empty_symbol();
 }
 
 torch::jit::RegisterOperators register_point_operators() {
   return torch::jit::RegisterOperators(
       {torch::jit::Operator(place_symbol(), make_place, c10::AliasAnalysisKind::CONSERVATIVE),
        torch::jit::Operator(reuse_symbol(), make_reuse, c10::AliasAnalysisKind::CONSERVATIVE),
-       torch::jit::Operator(free_symbol(), make_free, c10::AliasAnalysisKind::CONSERVATIVE)});
+       torch::jit::Operator(free_symbol(), make_free, c10::AliasAnalysisKind::CONSERVATIVE),
+       torch::jit::Operator(empty_symbol(), make_empty, c10::AliasAnalysisKind::CONSERVATIVE)});
 }
 
 }  // namespace stowage

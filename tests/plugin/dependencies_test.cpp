@@ -118,7 +118,7 @@ graph(%x : Tensor):
   %y : Tensor = aten::wait(%f)
   return (%y))IR",
                       graph.get());
-  EXPECT_EQ(why_left_alone(*graph), "it contains prim::fork, which runs ops on other threads");
+  EXPECT_EQ(why_left_alone(*graph->block()), "it contains prim::fork, which runs ops on other threads");
 }
 
 TEST(Orderings, ChainRandomDrawsAlsoThroughBlocks) {
