@@ -94,24 +94,36 @@ Emptying::Emptying(const std::vector<OuterUse>& uses, const torch::jit::Stack& i
   may_empty_captures_ = saved_without_hooks(*backward_, captures);
 }
 
-Emptying::~Emptying() { t_emptying = outer_; }
+Emptying::~Emptying() {
+  t_emptying = outer_;
+  for (const c10::Storage& storage : emptied_) {
+    storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(kReadAgain);
+  }
+}
 
 Emptying* Emptying::current() { return t_emptying; }
 
-void Emptying::end(std::size_t input, at::Tensor&& tensor) {
-  if (group_of_[input] < 0) return;
-  Group& group = groups_[static_cast<std::size_t>(group_of_[input])];
+void Emptying::end(const Ending& ending, at::Tensor&& tensor) {
+  const std::int32_t number = group_of_[static_cast<std::size_t>(ending.input)];
+  if (number < 0) return;
+  Group& group = groups_[static_cast<std::size_t>(number)];
   --group.open;
   if (!group.may_empty) return;
-  group.ended.emplace_back(input, std::move(tensor));
-  if (group.open > 0) return;
-  if (is_held_as_expected(group)) {
-    c10::StorageImpl* storage = group.ended.front().second.storage().unsafeGetStorageImpl();
-    emptied_bytes_ += static_cast<std::int64_t>(storage->nbytes());
-    storage->set_data_ptr_noswap({nullptr, storage->device()});
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(kReadAgain);
-  }
-  group.ended.clear();
+  group.ended.emplace_back(ending, std::move(tensor));
+  if (group.open == 0) waiting_.push_back(static_cast<std::size_t>(number));
+}
+
+void Emptying::empty(std::int64_t step) {
+  std::erase_if(waiting_, [&](std::size_t number) {
+    Group& group = groups_[number];
+    if (!is_held_as_expected(group, step)) return false;
+    const c10::Storage& storage = group.ended.front().second.storage();
+    emptied_bytes_ += static_cast<std::int64_t>(storage.nbytes());
+    emptied_.push_back(storage);
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap({nullptr, storage.device()});
+    group.ended.clear();
+    return true;
+  });
 }
 
 Emptying::Holder Emptying::holder_of(std::size_t input, const at::Tensor& tensor) const {
@@ -122,14 +134,15 @@ Emptying::Holder Emptying::holder_of(std::size_t input, const at::Tensor& tensor
   return meta != nullptr && meta->grad_fn_.get() == backward_ ? Holder::kOtherTensor : Holder::kSameTensor;
 }
 
-bool Emptying::is_held_as_expected(const Group& group) const {
+bool Emptying::is_held_as_expected(const Group& group, std::int64_t step) const {
   struct Expected {
     const at::Tensor* tensor;
     std::size_t references;
   };
   std::vector<Expected> tensors;
   std::size_t storage_references = 0;
-  for (const auto& [input, tensor] : group.ended) {
+  for (const auto& [ending, tensor] : group.ended) {
+    const auto input = static_cast<std::size_t>(ending.input);
     const Holder holder = holder_of(input, tensor);
     if (holder != Holder::kNobody && !may_empty_captures_) return false;
     auto at = std::find_if(tensors.begin(), tensors.end(),
@@ -138,7 +151,9 @@ bool Emptying::is_held_as_expected(const Group& group) const {
       at = tensors.insert(tensors.end(), {&tensor, 0});
       ++storage_references;
     }
-    at->references += 1 + (uses_[input].in_register ? 1 : 0) + (holder == Holder::kSameTensor ? 1 : 0);
+    const bool is_used_later = ending.last_step > step;  // our interpreter's register has it
+    at->references +=
+        1 + (is_used_later ? 1 : 0) + (uses_[input].in_register ? 1 : 0) + (holder == Holder::kSameTensor ? 1 : 0);
     if (holder == Holder::kOtherTensor) ++storage_references;
   }
   const bool are_tensors_ours = std::all_of(tensors.begin(), tensors.end(), [](const Expected& each) {

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "plugin/emptying.h"
+#include "plugin/ending.h"
 #include "plugin/planned_allocator.h"
 #include "plugin/reuse.h"
 
@@ -33,6 +33,8 @@ Symbol position_attribute() { return Symbol::attr("position"); }
 Symbol layout_attribute() { return Symbol::attr("layout"); }
 Symbol slots_attribute() { return Symbol::attr("slots"); }
 Symbol inputs_attribute() { return Symbol::attr("inputs"); }
+Symbol step_attribute() { return Symbol::attr("step"); }
+Symbol last_steps_attribute() { return Symbol::attr("last_steps"); }
 
 std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 
@@ -79,14 +81,19 @@ torch::jit::Operation make_free(const Node* node) {
   };
 }
 
-/// Drops inputs of the region, and empties the storages that nobody needs who still refers to them.
+/// Empties inputs of the region whose bytes nobody reads any more, whoever still refers to them.
 torch::jit::Operation make_empty(const Node* node) {
-  return [inputs = node->is(inputs_attribute())](Stack& stack) {
-    for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {
+  std::vector<Ending> endings;
+  for (std::size_t each = 0; each < node->inputs().size(); ++each) {
+    endings.push_back({node->is(inputs_attribute())[each], node->is(last_steps_attribute())[each]});
+  }
+  return [endings, step = node->i(step_attribute())](Stack& stack) {
+    Emptying* emptying = Emptying::current();
+    for (auto ending = endings.rbegin(); ending != endings.rend(); ++ending) {
       at::Tensor tensor = torch::jit::pop(stack).toTensor();
-      Emptying* emptying = Emptying::current();
-      if (emptying != nullptr) emptying->end(static_cast<std::size_t>(*input), std::move(tensor));
+      if (emptying != nullptr) emptying->end(*ending, std::move(tensor));
     }
+    if (emptying != nullptr) emptying->empty(step);
   };
 }
 
@@ -132,35 +139,6 @@ class LastUses {
  private:
   std::unordered_map<const Node*, std::size_t> step_of_;
 };
-
-/// By step of the planned order, the inputs that neither they nor a view of them is used after it, of those that may
-/// end.
-std::vector<std::vector<std::int64_t>> inputs_ending_at(const GraphFacts& facts, const std::vector<std::int32_t>& order,
-                                                        const std::vector<bool>& may_end) {
-  std::vector<std::vector<std::int64_t>> ending(order.size());
-  for (std::size_t input = 0; input < may_end.size(); ++input) {
-    const Value* value = facts.graph->inputs()[input];
-    if (!may_end[input] || value->type()->kind() != c10::TypeKind::TensorType) continue;
-    std::unordered_set<const Value*> aliases{value};
-    std::vector<bool> uses(facts.ops.size(), false);
-    for (std::size_t op = 0; op < facts.ops.size(); ++op) {
-      const auto is_alias = [&](const Value* used) { return aliases.count(used) != 0; };
-      uses[op] = std::any_of(facts.ops[op].uses.begin(), facts.ops[op].uses.end(), is_alias);
-      for (std::size_t output = 0; output < facts.ops[op].may_return.size(); ++output) {
-        const auto& returned = facts.ops[op].may_return[output];
-        if (std::any_of(returned.begin(), returned.end(), is_alias)) {
-          aliases.insert(facts.ops[op].node->outputs()[output]);
-        }
-      }
-    }
-    const auto returned = facts.graph->outputs();
-    if (std::find(returned.begin(), returned.end(), value) != returned.end()) continue;
-    const auto last = std::find_if(order.rbegin(), order.rend(), [&](std::int32_t op) { return uses[index(op)]; });
-    if (last == order.rend()) continue;
-    ending[static_cast<std::size_t>(order.rend() - last) - 1].push_back(static_cast<std::int64_t>(input));
-  }
-  return ending;
-}
 
 }  // namespace
 
@@ -219,7 +197,7 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
     const Value* input = inputs[index(reuse->position)];
     return input->type()->kind() == c10::TypeKind::TensorType && last_uses.ends_at(input, step);
   };
-  const std::vector<std::vector<std::int64_t>> ending = inputs_ending_at(facts, plan.order, may_end);
+  const Endings endings = find_endings(facts, plan.order, may_end);
   bool permitted = false;
   for (std::size_t step = 0; step < plan.order.size(); ++step) {
     const std::int32_t op = plan.order[step];
@@ -246,10 +224,20 @@ std::shared_ptr<Graph> planned_copy(const GraphFacts& facts, const profiler::Run
       permitted = true;
     }
 
-    if (!ending[step].empty()) {
+    if (!endings.inputs[step].empty() || endings.aliases[step]) {
       Node* empty = copy->create(empty_symbol(), /*num_outputs=*/0);
-      empty->is_(inputs_attribute(), ending[step]);
-      for (const std::int64_t input : ending[step]) empty->addInput(copy->inputs()[static_cast<std::size_t>(input)]);
+      std::vector<std::int64_t> inputs;
+      std::vector<std::int64_t> last_steps;
+      for (const Ending& ending : endings.inputs[step]) {
+        empty->addInput(copy->inputs()[static_cast<std::size_t>(ending.input)]);
+        inputs.push_back(ending.input);
+        last_steps.push_back(ending.last_step);
+      }
+      empty->i_(step_attribute(), static_cast<std::int64_t>(step));
+      if (!inputs.empty()) {
+        empty->is_(inputs_attribute(), std::move(inputs));
+        empty->is_(last_steps_attribute(), std::move(last_steps));
+      }
       empty->insertAfter(nodes[index(op)]);
     }
 

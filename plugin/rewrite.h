@@ -16,7 +16,7 @@ namespace stowage {
 ///     stowage::reuse[op=7, slot=5, of=3, ...](%conv)      before op 7: its result comes to lie in slot 5, on its input
 ///                                                         in slot 3, if nobody else holds that and all is as profiled
 ///     stowage::free[slots=[1]](%relu)                     after the last use of what slot 1 holds
-///     stowage::empty[inputs=[2]](%saved)                  after the last use of input 2: see `Emptying`
+///     stowage::empty[step=4, inputs=[2], ...](%saved)     after step 4, the last to read input 2: see `Emptying`
 ///
 /// Slots are numbered in the order in which they are taken. `may_end`, by input, says which of them the run may give
 /// up; empty: none. The plan has been validated against the run, and the run is one of this graph; throws
