@@ -124,9 +124,22 @@ std::optional<std::string> find_contradiction(const Run& run) {
     check.require(allocation.rounded_bytes >= allocation.requested_bytes, "is rounded down");
     check.require(allocation.allocate_event >= 0, "has a negative event");
     check.require((allocation.free_op == kNone) == (allocation.free_event == kNone), "is freed by half");
+    check.require(allocation.lane >= 0, "has a negative lane");
     if (allocation.free_op != kNone) check.op(allocation.free_op);
     if (allocation.free_event != kNone) {
       check.require(allocation.free_event > allocation.allocate_event, "is freed before it is made");
+    }
+    check.next_row();
+  }
+  check.begin("carried allocation");
+  check.require(run.carried.empty() || run.kind == RunKind::kStep, "is of no step");
+  for (const CarriedRecord& carried : run.carried) {
+    check.allocation(carried.allocation);
+    check.op(carried.free_op);
+    check.require(carried.free_event >= 0, "has a negative event");
+    if (carried.allocation >= 0 && std::cmp_less(carried.allocation, run.allocations.size())) {
+      check.require(run.allocations[static_cast<std::size_t>(carried.allocation)].free_event == kNone,
+                    "is freed in its own step, too");
     }
     check.next_row();
   }
@@ -160,12 +173,13 @@ std::optional<std::string> find_contradiction(const PlanRecord& plan, std::size_
   check.begin("slot");
   for (const SlotRecord& slot : plan.slots) {
     check.tensor(slot.tensor);
-    const bool is_inside = slot.offset_bytes >= 0 && slot.size_bytes >= 0 && slot.size_bytes <= plan.arena_bytes &&
-                           slot.offset_bytes <= plan.arena_bytes - slot.size_bytes;
-    check.require(is_inside, fmt::format("is outside the arena of {} B", plan.arena_bytes));
-    check.require(
-        !is_inside || slot.offset_bytes >= plan.cut_bytes || slot.offset_bytes + slot.size_bytes <= plan.cut_bytes,
-        fmt::format("lies across the cut at {} B", plan.cut_bytes));
+    for (const std::int64_t offset_bytes : {slot.offset_bytes, slot.other_offset_bytes.value_or(slot.offset_bytes)}) {
+      const bool is_inside = offset_bytes >= 0 && slot.size_bytes >= 0 && slot.size_bytes <= plan.arena_bytes &&
+                             offset_bytes <= plan.arena_bytes - slot.size_bytes;
+      check.require(is_inside, fmt::format("is outside the arena of {} B", plan.arena_bytes));
+      check.require(!is_inside || offset_bytes >= plan.cut_bytes || offset_bytes + slot.size_bytes <= plan.cut_bytes,
+                    fmt::format("lies across the cut at {} B", plan.cut_bytes));
+    }
     check.next_row();
   }
   check.begin("point");

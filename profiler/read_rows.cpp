@@ -50,8 +50,8 @@ void refuse_contradiction(const Database& database, std::int64_t run_id, const P
 Run read_run_rows(const Database& database, std::int64_t run_id) {
   Statement row = database.prepare(
       "SELECT graph_hash, signature, device, torch_version, rules, name, clock, created_unix_ns, execution, "
-      "dropped_records, alignment_bytes, complete, graph_text, duration_ns, peak_bytes, size_mismatches FROM runs "
-      "WHERE id = ?");
+      "dropped_records, alignment_bytes, complete, graph_text, duration_ns, peak_bytes, size_mismatches, kind FROM "
+      "runs WHERE id = ?");
   row.bind(run_id);
   if (!row.step()) {
     throw StoreError(
@@ -75,6 +75,7 @@ Run read_run_rows(const Database& database, std::int64_t run_id) {
   run.duration_ns = row.next<std::int64_t>();
   run.peak_bytes = row.next<std::int64_t>();
   run.size_mismatches = row.next<std::int64_t>();
+  run.kind = from_text<RunKind>(kRunKinds, row.next_text());
 
   std::int32_t expected = 0;
   run.ops = read_rows(
@@ -116,7 +117,7 @@ Run read_run_rows(const Database& database, std::int64_t run_id) {
   run.allocations =
       read_rows(database,
                 "SELECT tensor, op, index_in_op, requested_bytes, rounded_bytes, stream, allocate_event, free_op, "
-                "free_event, source "
+                "free_event, source, lane "
                 "FROM allocations WHERE run_id = ? ORDER BY allocation",
                 run_id, [](Statement& allocation) {
                   return AllocationRecord{.tensor = allocation.next<std::int32_t>(),
@@ -128,7 +129,15 @@ Run read_run_rows(const Database& database, std::int64_t run_id) {
                                           .allocate_event = allocation.next<std::int32_t>(),
                                           .free_op = allocation.next_or_none(),
                                           .free_event = allocation.next_or_none(),
-                                          .source = from_text<AllocationSource>(kSources, allocation.next_text())};
+                                          .source = from_text<AllocationSource>(kSources, allocation.next_text()),
+                                          .lane = allocation.next<std::int32_t>()};
+                });
+  run.carried =
+      read_rows(database, "SELECT allocation, free_op, free_event FROM carried WHERE run_id = ? ORDER BY allocation",
+                run_id, [](Statement& carried) {
+                  return CarriedRecord{.allocation = carried.next<std::int32_t>(),
+                                       .free_op = carried.next<std::int32_t>(),
+                                       .free_event = carried.next<std::int32_t>()};
                 });
   run.reuses =
       read_rows(database, "SELECT op, tensor, of_tensor, position, layout FROM reuses WHERE run_id = ? ORDER BY reuse",
@@ -198,12 +207,14 @@ std::optional<PlanRecord> read_plan_rows(const Database& database, std::int64_t 
                            require_dense(step, "step", expected++);
                            return step.next<std::int32_t>();
                          });
-  plan.slots = read_rows(database, "SELECT tensor, offset_bytes, size_bytes FROM slots WHERE run_id = ? ORDER BY slot",
-                         run_id, [](Statement& slot) {
-                           return SlotRecord{.tensor = slot.next<std::int32_t>(),
-                                             .offset_bytes = slot.next<std::int64_t>(),
-                                             .size_bytes = slot.next<std::int64_t>()};
-                         });
+  plan.slots = read_rows(
+      database, "SELECT tensor, offset_bytes, size_bytes, other_offset_bytes FROM slots WHERE run_id = ? ORDER BY slot",
+      run_id, [](Statement& slot) {
+        return SlotRecord{.tensor = slot.next<std::int32_t>(),
+                          .offset_bytes = slot.next<std::int64_t>(),
+                          .size_bytes = slot.next<std::int64_t>(),
+                          .other_offset_bytes = slot.next_if_any()};
+      });
   plan.points = read_rows(database, "SELECT kind, op, tensor, of_tensor FROM points WHERE run_id = ? ORDER BY point",
                           run_id, [](Statement& point) {
                             return PointRecord{.kind = from_text<PointKind>(kPointKinds, point.next_text()),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,8 +98,19 @@ struct AllocationRecord {
   std::int32_t free_op = kNone;  ///< op during which it was freed; kNone if it outlived the run
   std::int32_t free_event = kNone;
   AllocationSource source = AllocationSource::kAllocator;
+  std::int32_t lane = 0;  ///< the thread: 0 began the run, the others are numbered as they came
 
   bool operator==(const AllocationRecord&) const = default;
+};
+
+/// An allocation of a step that the next step frees. A step that repeats begins with what the one before left to it,
+/// and frees that at the same op and event. No free is in the allocation's own record.
+struct CarriedRecord {
+  std::int32_t allocation = 0;
+  std::int32_t free_op = 0;
+  std::int32_t free_event = 0;
+
+  bool operator==(const CarriedRecord&) const = default;
 };
 
 /// A kernel on the device. Times are on the run's clock, since the run began.
@@ -142,8 +154,9 @@ struct DeviceMemoryRecord {
 
 /// What a plan depends on; together the key under which plans are remembered.
 struct RunKey {
-  std::string graph_hash;  ///< of the canonical printed graph
-  std::string signature;   ///< of the inputs: shapes, strides, dtypes, devices, aliases, scalar values, grad mode
+  std::string graph_hash;  ///< of the canonical printed graph; of a step: of the command that runs the loop
+  std::string signature;   ///< of the inputs: shapes, strides, dtypes, devices, aliases, scalar values, grad mode; of a
+                           ///< step: of the sizes that it allocates
   std::string device;      ///< "cpu", or the name of the GPU
   std::string torch_version;
   std::string rules;  ///< version of the rules by which the run was read: what may move, what may be reused
@@ -151,9 +164,15 @@ struct RunKey {
   bool operator==(const RunKey&) const = default;
 };
 
-/// One profiled execution of one graph.
+enum class RunKind : std::uint8_t {
+  kGraph,
+  kStep,  ///< of a loop, between marks: ops as they came, and no uses, so nothing moves
+};
+
+/// One profiled execution of one graph, or one step of a loop.
 struct Run {
   RunKey key;
+  RunKind kind = RunKind::kGraph;
   std::string name;   ///< the graph's, for people
   std::string clock;  ///< "steady_clock" on the CPU, "cupti" on CUDA
   std::int64_t created_unix_ns = 0;
@@ -169,7 +188,8 @@ struct Run {
   std::vector<UseRecord> uses;
   std::vector<DependencyRecord> dependencies;
   std::vector<AllocationRecord> allocations;
-  std::vector<ReuseRecord> reuses;  ///< an op's are together, best first
+  std::vector<CarriedRecord> carried;  ///< of a step
+  std::vector<ReuseRecord> reuses;     ///< an op's are together, best first
 
   // What CUPTI saw; empty on the CPU.
   std::vector<KernelRecord> kernels;
@@ -184,7 +204,8 @@ struct Run {
 struct SlotRecord {
   std::int32_t tensor = 0;
   std::int64_t offset_bytes = 0;
-  std::int64_t size_bytes = 0;  ///< rounded up to the alignment
+  std::int64_t size_bytes = 0;                                    ///< rounded up to the alignment
+  std::optional<std::int64_t> other_offset_bytes = std::nullopt;  ///< in every second step, where steps take turns
 
   bool operator==(const SlotRecord&) const = default;
 };

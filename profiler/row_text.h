@@ -15,6 +15,7 @@ namespace stowage::profiler {
 
 // Enums are text in the file, in the order of their enumerators.
 
+inline constexpr std::array<std::string_view, 2> kRunKinds{"graph", "step"};
 inline constexpr std::array<std::string_view, 5> kTensorKinds{"input", "constant", "intermediate", "workspace",
                                                               "output"};
 inline constexpr std::array<std::string_view, 3> kUseKinds{"read", "write", "result"};

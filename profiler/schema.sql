@@ -413,3 +413,134 @@ JOIN (SELECT run_id, op, duration_ns AS kernel_ns, NULL AS copy_ns FROM kernels
       UNION ALL
       SELECT run_id, op, NULL, duration_ns FROM copies) AS w ON w.run_id = o.run_id AND w.op = o.op
 GROUP BY o.run_id, o.op;
+
+-- === version 5: steps of a loop
+
+PRAGMA user_version = 5;
+
+-- graph: a run is one execution of a graph, as before. step: it is one step of a loop, between marks. Of a step,
+-- `graph_hash` is of the command that runs the loop, `signature` of the sizes that the step allocates. Its ops are the
+-- outermost ones as they came, from any thread; `scope` is the autograd node or the `record_function` that they ran in,
+-- and ops of kind 'outside' stand for allocations that no op made. Allocations of less than 1 KiB are left out, uses
+-- are not known, and nothing moves: `plan_order` is the program order, whose peak is its own bound.
+ALTER TABLE runs ADD COLUMN kind TEXT NOT NULL DEFAULT 'graph' CHECK (kind IN ('graph', 'step'));
+
+ALTER TABLE allocations ADD COLUMN lane INTEGER NOT NULL DEFAULT 0 CHECK (lane >= 0);  -- the thread; 0 began the run
+
+-- An allocation of a step that the next step frees, as gradients may live until `zero_grad`; its own `free_event` is
+-- NULL. A step that repeats begins with what the one before left to it, and frees that at the same op and event.
+CREATE TABLE carried (
+  run_id     INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  allocation INTEGER NOT NULL,
+  free_op    INTEGER NOT NULL,
+  free_event INTEGER NOT NULL CHECK (free_event >= 0),
+  PRIMARY KEY (run_id, allocation),
+  FOREIGN KEY (run_id, allocation) REFERENCES allocations (run_id, allocation),
+  FOREIGN KEY (run_id, free_op) REFERENCES ops (run_id, op)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX carried_by_free_op ON carried (run_id, free_op);
+
+-- Where the tensor lies in every second step; NULL: where it lies in all.
+ALTER TABLE slots ADD COLUMN other_offset_bytes INTEGER CHECK (other_offset_bytes >= 0);
+
+-- As before, and where the next step frees what this one allocates.
+DROP VIEW lifetimes;
+CREATE VIEW lifetimes AS
+SELECT t.run_id, t.tensor, t.name, t.kind, coalesce(a.requested_bytes, t.size_bytes) AS size_bytes,
+       a.op AS allocate_op, a.free_op, a.allocate_event, a.free_event,
+       (SELECT min(u.op) FROM uses AS u WHERE u.run_id = t.run_id AND u.tensor = t.tensor) AS first_use_op,
+       (SELECT max(u.op) FROM uses AS u WHERE u.run_id = t.run_id AND u.tensor = t.tensor) AS last_use_op,
+       c.free_op AS next_free_op, c.free_event AS next_free_event
+FROM tensors AS t LEFT JOIN allocations AS a ON a.run_id = t.run_id AND a.tensor = t.tensor
+LEFT JOIN carried AS c ON c.run_id = a.run_id AND c.allocation = a.allocation;
+
+-- As before, and a step begins with what the one before left to it. At one event, frees come first.
+DROP VIEW timeline;
+CREATE VIEW timeline AS
+WITH changes (run_id, event, op, tensor, what, change_bytes) AS (
+  SELECT r.id, -1, NULL, NULL, 'start',
+         (SELECT coalesce(sum(t.size_bytes), 0) FROM tensors AS t
+          WHERE t.run_id = r.id AND t.kind IN ('input', 'constant')) +
+         (SELECT coalesce(sum(a.requested_bytes), 0) FROM carried AS c
+          JOIN allocations AS a ON a.run_id = c.run_id AND a.allocation = c.allocation WHERE c.run_id = r.id)
+  FROM runs AS r
+  UNION ALL
+  SELECT run_id, allocate_event, op, tensor, 'allocate', requested_bytes FROM allocations
+  UNION ALL
+  SELECT run_id, free_event, free_op, tensor, 'free', -requested_bytes FROM allocations WHERE free_event IS NOT NULL
+  UNION ALL
+  SELECT c.run_id, c.free_event, c.free_op, a.tensor, 'free', -a.requested_bytes
+  FROM carried AS c JOIN allocations AS a ON a.run_id = c.run_id AND a.allocation = c.allocation
+)
+SELECT run_id, event, op, tensor, what, change_bytes,
+       sum(change_bytes) OVER (PARTITION BY run_id ORDER BY event, change_bytes ROWS UNBOUNDED PRECEDING) AS live_bytes
+FROM changes;
+
+DROP VIEW live_at_peak;
+CREATE VIEW live_at_peak AS
+SELECT run_id, tensor, name, kind, size_bytes FROM tensors WHERE kind IN ('input', 'constant')
+UNION ALL
+SELECT e.run_id, e.tensor, t.name, t.kind, sum(e.change_bytes)
+FROM (SELECT l.run_id, l.tensor, l.change_bytes
+      FROM timeline AS l JOIN peak AS p ON p.run_id = l.run_id AND l.event <= p.event
+      UNION ALL
+      SELECT a.run_id, a.tensor, a.requested_bytes
+      FROM carried AS c JOIN allocations AS a ON a.run_id = c.run_id AND a.allocation = c.allocation) AS e
+JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
+GROUP BY e.run_id, e.tensor
+HAVING sum(e.change_bytes) > 0;
+
+-- As before for graphs. A step as planned is the step as it was: it only lies elsewhere.
+DROP VIEW planned_timeline;
+CREATE VIEW planned_timeline AS
+WITH changes (run_id, step, after_op, rank, op, tensor, what, change_bytes) AS (
+  SELECT p.run_id, -1, 0, 0, NULL, NULL, 'start',
+         (SELECT coalesce(sum(t.size_bytes), 0) FROM tensors AS t
+          WHERE t.run_id = p.run_id AND t.kind IN ('input', 'constant'))
+  FROM plans AS p JOIN runs AS r ON r.id = p.run_id WHERE r.kind = 'graph'
+  UNION ALL
+  SELECT o.run_id, o.step, 0, 2 * a.allocate_event, o.op, a.tensor, 'allocate', a.requested_bytes
+  FROM plan_order AS o JOIN runs AS r ON r.id = o.run_id AND r.kind = 'graph'
+  JOIN allocations AS a ON a.run_id = o.run_id AND a.op = o.op
+  UNION ALL
+  SELECT o.run_id, o.step, 0, 2 * a.allocate_event - 1, o.op, r.of_tensor, 'reuse', -t.size_bytes
+  FROM plan_order AS o
+  JOIN points AS r ON r.run_id = o.run_id AND r.op = o.op AND r.kind = 'reuse'
+  JOIN allocations AS a ON a.run_id = r.run_id AND a.tensor = r.tensor
+  JOIN tensors AS t ON t.run_id = r.run_id AND t.tensor = r.of_tensor
+  UNION ALL
+  SELECT o.run_id, o.step, 0, 2 * a.free_event, o.op, a.tensor, 'free', -a.requested_bytes
+  FROM plan_order AS o JOIN runs AS r ON r.id = o.run_id AND r.kind = 'graph'
+  JOIN allocations AS a ON a.run_id = o.run_id AND a.op = o.op
+  JOIN tensors AS t ON t.run_id = a.run_id AND t.tensor = a.tensor
+  WHERE t.kind = 'workspace' AND a.free_event IS NOT NULL
+  UNION ALL
+  SELECT o.run_id, o.step, 1, f.point, o.op, f.tensor, 'free', -t.size_bytes
+  FROM plan_order AS o JOIN runs AS r ON r.id = o.run_id AND r.kind = 'graph'
+  JOIN points AS f ON f.run_id = o.run_id AND f.op = o.op AND f.kind = 'free'
+  JOIN tensors AS t ON t.run_id = f.run_id AND t.tensor = f.tensor
+)
+SELECT run_id, row_number() OVER running - 2 AS event, step, op, tensor, what, change_bytes,
+       sum(change_bytes) OVER running AS live_bytes
+FROM changes
+WINDOW running AS (PARTITION BY run_id ORDER BY step, after_op, rank ROWS UNBOUNDED PRECEDING)
+UNION ALL
+SELECT l.run_id, l.event, coalesce(l.op, -1), l.op, l.tensor, l.what, l.change_bytes, l.live_bytes
+FROM timeline AS l JOIN runs AS r ON r.id = l.run_id AND r.kind = 'step' JOIN plans AS p ON p.run_id = l.run_id;
+
+DROP VIEW live_at_planned_peak;
+CREATE VIEW live_at_planned_peak AS
+SELECT t.run_id, t.tensor, t.name, t.kind, t.size_bytes
+FROM plans AS p JOIN tensors AS t ON t.run_id = p.run_id AND t.kind IN ('input', 'constant')
+UNION ALL
+SELECT e.run_id, e.tensor, t.name, t.kind, sum(e.change_bytes)
+FROM (SELECT l.run_id, l.tensor, l.change_bytes
+      FROM planned_timeline AS l JOIN planned_peak AS p ON p.run_id = l.run_id AND l.event <= p.event
+      UNION ALL
+      SELECT a.run_id, a.tensor, a.requested_bytes
+      FROM carried AS c JOIN allocations AS a ON a.run_id = c.run_id AND a.allocation = c.allocation
+      JOIN plans AS p ON p.run_id = c.run_id) AS e
+JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
+GROUP BY e.run_id, e.tensor
+HAVING sum(e.change_bytes) > 0;

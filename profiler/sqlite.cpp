@@ -118,7 +118,11 @@ void Statement::bind_one(int parameter, std::string_view value) {
 }
 
 void Statement::bind_one(int parameter, OrNull value) {
-  if (value.value != kNone) return bind_one(parameter, std::int64_t{value.value});
+  bind_one(parameter, value.value == kNone ? std::nullopt : std::optional<std::int64_t>(value.value));
+}
+
+void Statement::bind_one(int parameter, std::optional<std::int64_t> value) {
+  if (value) return bind_one(parameter, *value);
   if (const int code = sqlite3_bind_null(handle_.get(), parameter); code != SQLITE_OK) database_.fail(code, sql_);
 }
 
@@ -139,6 +143,14 @@ std::int32_t Statement::next_or_none() {
     return kNone;
   }
   return next<std::int32_t>();
+}
+
+std::optional<std::int64_t> Statement::next_if_any() {
+  if (sqlite3_column_type(handle_.get(), column_) == SQLITE_NULL) {
+    ++column_;
+    return std::nullopt;
+  }
+  return next<std::int64_t>();
 }
 
 void Statement::refuse_column(std::string_view why) const {

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -106,6 +107,8 @@ class Statement {
   std::string next_text();
   /// NULL reads as `kNone`.
   std::int32_t next_or_none();
+  /// NULL reads as nothing.
+  std::optional<std::int64_t> next_if_any();
 
  private:
   struct Finalize {
@@ -119,6 +122,7 @@ class Statement {
   void bind_one(int parameter, std::int64_t value);
   void bind_one(int parameter, std::string_view value);
   void bind_one(int parameter, OrNull value);
+  void bind_one(int parameter, std::optional<std::int64_t> value);
   std::int64_t integer() const;
   [[noreturn]] void refuse_column(std::string_view why) const;
 

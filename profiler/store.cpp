@@ -87,6 +87,19 @@ std::optional<PlannedRun> Store::find_plan(const RunKey& key) const {
   });
 }
 
+std::vector<std::int64_t> Store::list_plans(const RunKey& key, std::int64_t limit) const {
+  return impl_->reading("its plans", [&] {
+    Statement row = impl_->database.prepare(
+        "SELECT max(id) FROM runs INDEXED BY runs_by_key JOIN plans ON run_id = id "
+        "WHERE graph_hash = ? AND device = ? AND torch_version = ? AND rules = ? AND complete = 1 "
+        "AND dropped_records = 0 GROUP BY signature ORDER BY max(id) DESC LIMIT ?");
+    row.bind(key.graph_hash, key.device, key.torch_version, key.rules, limit);
+    std::vector<std::int64_t> ids;
+    while (row.step()) ids.push_back(row.next<std::int64_t>());
+    return ids;
+  });
+}
+
 Run Store::read_run(std::int64_t run_id) const {
   return impl_->reading(fmt::format("run {}", run_id), [&] { return read_run_rows(impl_->database, run_id); });
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "profiler/record.h"
 
@@ -51,6 +52,8 @@ class Store {
 
   /// The newest complete, lossless run for `key` that has a plan.
   std::optional<PlannedRun> find_plan(const RunKey& key) const;
+  /// The same for every signature beside the rest of `key`: the runs' ids, the newest first, at most `limit`.
+  std::vector<std::int64_t> list_plans(const RunKey& key, std::int64_t limit) const;
   /// Throws for an id that is not there, and for a file whose rows contradict one another.
   Run read_run(std::int64_t run_id) const;
   std::optional<PlanRecord> read_plan(std::int64_t run_id) const;

@@ -20,10 +20,11 @@ std::int64_t write_run_rows(Database& database, const Run& run) {
       .prepare(
           "INSERT INTO runs (graph_hash, signature, device, torch_version, rules, stowage_version, name, clock, "
           "created_unix_ns, execution, dropped_records, alignment_bytes, complete, graph_text, duration_ns, "
-          "peak_bytes, size_mismatches) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+          "peak_bytes, size_mismatches, kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
       .run(run.key.graph_hash, run.key.signature, run.key.device, run.key.torch_version, run.key.rules, kStowageVersion,
            run.name, run.clock, run.created_unix_ns, run.execution, run.dropped_records, run.alignment_bytes,
-           run.complete, run.graph_text, run.duration_ns, run.peak_bytes, run.size_mismatches);
+           run.complete, run.graph_text, run.duration_ns, run.peak_bytes, run.size_mismatches,
+           to_text(kRunKinds, run.kind));
   const std::int64_t run_id = database.last_insert_id();
 
   std::int64_t row = 0;
@@ -48,12 +49,14 @@ std::int64_t write_run_rows(Database& database, const Run& run) {
     dependencies.run(run_id, row++, dependency.op, dependency.after, to_text(kReasons, dependency.reason));
   }
   row = 0;
-  Statement allocations = database.prepare("INSERT INTO allocations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+  Statement allocations = database.prepare("INSERT INTO allocations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
   for (const AllocationRecord& allocation : run.allocations) {
     allocations.run(run_id, row++, allocation.tensor, allocation.op, allocation.index, allocation.requested_bytes,
                     allocation.rounded_bytes, allocation.stream, allocation.allocate_event, or_null(allocation.free_op),
-                    or_null(allocation.free_event), to_text(kSources, allocation.source));
+                    or_null(allocation.free_event), to_text(kSources, allocation.source), allocation.lane);
   }
+  Statement carried = database.prepare("INSERT INTO carried VALUES (?, ?, ?, ?)");
+  for (const CarriedRecord& each : run.carried) carried.run(run_id, each.allocation, each.free_op, each.free_event);
   row = 0;
   Statement reuses = database.prepare("INSERT INTO reuses VALUES (?, ?, ?, ?, ?, ?, ?)");
   for (const ReuseRecord& reuse : run.reuses) {
@@ -92,9 +95,9 @@ void write_plan_rows(Database& database, std::int64_t run_id, const PlanRecord& 
   Statement order = database.prepare("INSERT INTO plan_order VALUES (?, ?, ?)");
   for (const std::int32_t op : plan.order) order.run(run_id, row++, op);
   row = 0;
-  Statement slots = database.prepare("INSERT INTO slots VALUES (?, ?, ?, ?, ?)");
+  Statement slots = database.prepare("INSERT INTO slots VALUES (?, ?, ?, ?, ?, ?)");
   for (const SlotRecord& slot : plan.slots) {
-    slots.run(run_id, row++, slot.tensor, slot.offset_bytes, slot.size_bytes);
+    slots.run(run_id, row++, slot.tensor, slot.offset_bytes, slot.size_bytes, slot.other_offset_bytes);
   }
   row = 0;
   Statement points = database.prepare("INSERT INTO points VALUES (?, ?, ?, ?, ?, ?)");

@@ -51,8 +51,8 @@ def info(store: StorePath, as_json: AsJson = False, limit: Limit = None) -> None
     print(f"date     {date(context['last_unix_ns'])}")
     print()
     print_table(
-        [">run", "name", ">ops", ">unplanned peak", ">planned peak", ">saved", ">bound", ">arena", "status"],
-        [(run["run_id"], run["name"], run["ops"], size(run["unplanned_peak_bytes"]), size(run["planned_peak_bytes"]),
+        [">run", "kind", "name", ">ops", ">unplanned peak", ">planned peak", ">saved", ">bound", ">arena", "status"],
+        [(run["run_id"], run["kind"], run["name"], run["ops"], size(run["unplanned_peak_bytes"]), size(run["planned_peak_bytes"]),
           saved(run), size(run["bound_bytes"]), size(run["arena_bytes"]), status(run)) for run in newest])
     suggest("peak", store)
 
@@ -75,12 +75,13 @@ def ops(store: StorePath,
 
     note_run(run)
     on_device = any(op["device_ns"] is not None for op in rows)
+    place = "scope" if is_step(run) else "source"
     print_table(
         [">step", ">op", ">time", *([">device"] if on_device else []), ">allocated", ">freed", ">live", "kind", "name",
-         "source"],
+         place],
         [(op["step"], op["op"], duration(op["duration_ns"]), *([device_time(op)] if on_device else []),
           size(op["allocated_bytes"]), size(op["freed_bytes"]), size(op["live_bytes"]), op["kind"], op["name"],
-          op["source"]) for op in shown])
+          op[place]) for op in shown])
     suggest("tensors" if planned else "plan", store, run_id)
 
 
@@ -146,8 +147,13 @@ def peak(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit:
 
     note_run(run)
     note_mismatch("the record", before, run["unplanned_peak_bytes"])
-    print_peak("before planning", before)
-    if after:
+    print_peak("before planning", before, is_step(run))
+    if after and is_step(run):
+        note_mismatch("the plan", after, run["planned_peak_bytes"])
+        print()
+        print(f"after planning: the same, as nothing moves in a step; arena {size(run['arena_bytes'])}, "
+              f"bound {size(run['arena_bound_bytes'])}")
+    elif after:
         note_mismatch("the plan", after, run["planned_peak_bytes"])
         print()
         print_peak("after planning", after)
@@ -184,9 +190,11 @@ def plan(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit:
           *(", ".join(map(show, op[kind])) or NOTHING
             for kind, show in (("place", tensor_name), ("reuse", reuse_name), ("free", tensor_name)))) for op in order])
     print()
+    takes_turns = any(slot["other_offset_bytes"] is not None for slot in slots)
     print_table(
-        [">offset", ">size", "tensor", "kind"],
-        [(size(slot["offset_bytes"]), size(slot["size_bytes"]), tensor_name(slot), slot["kind"]) for slot in slots])
+        [">offset", *([">in turn"] if takes_turns else []), ">size", "tensor", "kind"],
+        [(size(slot["offset_bytes"]), *([size(slot["other_offset_bytes"])] if takes_turns else []),
+          size(slot["size_bytes"]), tensor_name(slot), slot["kind"]) for slot in slots])
     suggest("ops", store, run_id, "--planned")
 
 
@@ -254,13 +262,19 @@ def is_planned(run: Row) -> bool:
     return run["planned_peak_bytes"] is not None
 
 
+def is_step(run: Row) -> bool:
+    return run["kind"] == "step"
+
+
 def saved(run: Row) -> str:
-    if not is_planned(run) or run["unplanned_peak_bytes"] == 0:
+    if not is_planned(run) or is_step(run) or run["unplanned_peak_bytes"] == 0:
         return NOTHING
     return f"{100 * (1 - run['planned_peak_bytes'] / run['unplanned_peak_bytes']):.1f} %"
 
 
 def status(run: Row) -> str:
+    if is_planned(run) and is_step(run):
+        return f"order kept, layout {run['layout_status']}"
     if is_planned(run):
         return f"order {run['order_status']}, layout {run['layout_status']}"
     if not run["complete"]:
@@ -303,13 +317,17 @@ def lives(tensor: Row) -> str:
     if tensor["allocate_op"] is None:
         return "throughout"
     end = "end" if tensor["free_op"] is None else f"op {tensor['free_op']}"
+    if tensor["next_free_op"] is not None:
+        end = f"op {tensor['next_free_op']} of the next step"
     return f"op {tensor['allocate_op']} to {end}"
 
 
-def print_peak(when: str, peak: Row) -> None:
+def print_peak(when: str, peak: Row, in_step: bool = False) -> None:
     where = "before the first op"
     if peak["op"] is not None:
         source = f" at {peak['source']}" if peak["source"] else ""
+        if not source and peak["scope"] and in_step:
+            source = f" in {peak['scope']}"
         where = f"in step {peak['step']}: op {peak['op']} {peak['kind']} '{peak['name']}'{source}"
     print(f"{when}: {size(peak['live_bytes'])} {printable(where)}")
     print_table([">size", ">tensors", "kind"],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 APPLICATION_ID = 0x73746F77  # "stow"
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 OLDEST_SQLITE = (3, 37)  # STRICT tables
 DAMAGED = "the file is damaged: move it away and profile again"
 NO_STORE = "the file is damaged, cut short or no store: move it away and profile again"
@@ -129,7 +129,7 @@ class Store:
     def runs(self) -> list[Row]:
         """Runs, oldest first, each with the figures of its plan or None for them."""
         rows = self.query("""
-            SELECT r.id AS run_id, r.name, (SELECT count(*) FROM ops AS o WHERE o.run_id = r.id) AS ops,
+            SELECT r.id AS run_id, r.name, r.kind, (SELECT count(*) FROM ops AS o WHERE o.run_id = r.id) AS ops,
                    r.execution, r.complete, r.dropped_records, r.created_unix_ns, r.duration_ns,
                    r.peak_bytes AS unplanned_peak_bytes, p.peak_bytes AS planned_peak_bytes,
                    p.program_peak_bytes, p.bound_bytes, p.order_status, p.arena_bytes, p.arena_bound_bytes,
@@ -161,7 +161,8 @@ class Store:
                  ("slots", "tensor", "tensors"), ("points", "op", "ops"), ("points", "tensor", "tensors"),
                  ("points", "of_tensor", "tensors"), ("reuses", "op", "ops"), ("reuses", "tensor", "tensors"),
                  ("reuses", "of_tensor", "tensors"), ("kernels", "op", "ops"), ("copies", "op", "ops"),
-                 ("device_memory", "op", "ops"), ("device_memory", "allocation", "allocations"))
+                 ("device_memory", "op", "ops"), ("device_memory", "allocation", "allocations"),
+                 ("carried", "allocation", "allocations"), ("carried", "free_op", "ops"))
         for table, name, parent in names:
             parent_name = parent.removesuffix("s")
             dangling = self.query(f"SELECT {name} AS id FROM {table} WHERE run_id = ?1 AND {name} NOT IN "
@@ -223,7 +224,8 @@ class Store:
         """Tensors as they lived in the recorded run, biggest first."""
         return self.query("""
             SELECT l.tensor, l.name, l.kind, l.size_bytes, t.dtype, t.shape, l.allocate_op, a.name AS allocate_name,
-                   a.kind AS allocate_kind, l.free_op, l.last_use_op, u.name AS last_use_name, u.kind AS last_use_kind
+                   a.kind AS allocate_kind, l.free_op, l.next_free_op, l.last_use_op, u.name AS last_use_name,
+                   u.kind AS last_use_kind
             FROM lifetimes AS l
             JOIN tensors AS t ON t.run_id = l.run_id AND t.tensor = l.tensor
             LEFT JOIN ops AS a ON a.run_id = l.run_id AND a.op = l.allocate_op
@@ -235,7 +237,7 @@ class Store:
         peak, live = ("planned_peak", "live_at_planned_peak") if planned else ("peak", "live_at_peak")
         step = "p.step" if planned else "p.op"
         row = self.query(f"""
-            SELECT p.live_bytes, {step} AS step, p.op, o.name, o.kind, o.source
+            SELECT p.live_bytes, {step} AS step, p.op, o.name, o.kind, o.scope, o.source
             FROM {peak} AS p LEFT JOIN ops AS o ON o.run_id = p.run_id AND o.op = p.op
             WHERE p.run_id = ?""", run["run_id"])[0]
         tensors = self.query(f"SELECT tensor, name, kind, size_bytes FROM {live} WHERE run_id = ? "
@@ -265,7 +267,8 @@ class Store:
             row["moved"] = row["op"] in moved
             for kind in ("place", "reuse", "free"):
                 row[kind] = points[row["op"], kind]
-        slots = self.query("SELECT s.slot, s.tensor, t.name, t.kind, s.offset_bytes, s.size_bytes FROM slots AS s "
+        slots = self.query("SELECT s.slot, s.tensor, t.name, t.kind, s.offset_bytes, s.size_bytes, "
+                           "s.other_offset_bytes FROM slots AS s "
                            "LEFT JOIN tensors AS t ON t.run_id = s.run_id AND t.tensor = s.tensor "
                            "WHERE s.run_id = ? ORDER BY s.offset_bytes, s.slot", run_id)
         return {"order": order, "slots": slots}

@@ -25,11 +25,11 @@ Stowage = Callable[..., subprocess.CompletedProcess[str]]
 ROWS = {
     "runs": [
         (1, "eval", "e5", "()", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_000_000_000_000, 1, 12, 0, 50, 64,
-         "graph()", "2", 64, 0),
+         "graph()", "2", 64, 0, "graph"),
         (2, "step", "57", "(Float[4])", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_060_000_000_000, 2, 0, 1,
-         5_000_000, 16 * MIB + 4, "graph(%x, %w)", "2", 64, 0),
+         5_000_000, 16 * MIB + 4, "graph(%x, %w)", "2", 64, 0, "graph"),
         (3, "step", "57", "(Float[8])", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_120_000_000_000, 1, 0, 1,
-         600, 64, "graph(%x, %w)", "2", 64, 0),
+         600, 64, "graph(%x, %w)", "2", 64, 0, "graph"),
     ],
     "ops": [
         (2, 0, "a", "aten::matmul", "net.fc", "net.py:7", 0, 2_000_000),
@@ -63,14 +63,15 @@ ROWS = {
             (5, 8, "read"), (5, 1, "write"),
         ])
     ],
-    # run_id, allocation, tensor, op, index_in_op, requested, rounded, stream, allocate_event, free_op, free_event, ...
+    # run_id, allocation, tensor, op, index_in_op, requested, rounded, stream, allocate_event, free_op, free_event, source,
+    # lane
     "allocations": [
-        (2, 0, 3, 0, 0, 4 * MIB, 4 * MIB, 0, 0, 2, 5, "allocator"),
-        (2, 1, 4, 0, 1, MIB // 2, MIB // 2, 0, 1, 0, 2, "allocator"),
-        (2, 2, 5, 1, 0, 8 * MIB, 8 * MIB, 0, 3, 3, 7, "allocator"),
-        (2, 3, 6, 2, 0, 1 * MIB, 1 * MIB, 0, 4, 4, 9, "allocator"),
-        (2, 4, 7, 3, 0, 1 * MIB, 1 * MIB, 0, 6, 4, 10, "allocator"),
-        (2, 5, 8, 4, 0, 4, 64, 0, 8, None, None, "allocator"),
+        (2, 0, 3, 0, 0, 4 * MIB, 4 * MIB, 0, 0, 2, 5, "allocator", 0),
+        (2, 1, 4, 0, 1, MIB // 2, MIB // 2, 0, 1, 0, 2, "allocator", 0),
+        (2, 2, 5, 1, 0, 8 * MIB, 8 * MIB, 0, 3, 3, 7, "allocator", 0),
+        (2, 3, 6, 2, 0, 1 * MIB, 1 * MIB, 0, 4, 4, 9, "allocator", 0),
+        (2, 4, 7, 3, 0, 1 * MIB, 1 * MIB, 0, 6, 4, 10, "allocator", 0),
+        (2, 5, 8, 4, 0, 4, 64, 0, 8, None, None, "allocator", 0),
     ],
     "plans": [
         (2, 13 * MIB + 4, 16 * MIB + 4, 13 * MIB + 4, "optimal", 10 * MIB, 10 * MIB, "optimal", 1_500_000,
@@ -78,11 +79,11 @@ ROWS = {
     ],
     "plan_order": [(2, step, op) for step, op in enumerate([0, 2, 1, 3, 4, 5])],
     "slots": [
-        (2, 0, 3, 0, 4 * MIB),
-        (2, 1, 4, 4 * MIB, MIB // 2),
-        (2, 2, 5, 0, 8 * MIB),
-        (2, 3, 6, 8 * MIB, 1 * MIB),
-        (2, 4, 7, 9 * MIB, 1 * MIB),
+        (2, 0, 3, 0, 4 * MIB, None),
+        (2, 1, 4, 4 * MIB, MIB // 2, None),
+        (2, 2, 5, 0, 8 * MIB, None),
+        (2, 3, 6, 8 * MIB, 1 * MIB, None),
+        (2, 4, 7, 9 * MIB, 1 * MIB, None),
     ],
     "points": [
         (2, point, kind, op, tensor, None)
@@ -92,6 +93,36 @@ ROWS = {
         ])
     ],
 }
+
+# Run 4 is a step of a loop that repeats: the gradient (4 MiB) that the step before left is freed by op 0; op 2 makes the
+# next, in an autograd thread. Tensors take turns at 4 and 8 MiB. The 64 KiB of op 3 outlive the next step.
+#
+# MiB live: the old gradient 4 | free 0 | y 2 | gradient 6, y2 8, free y2 6, free y 4 | 64 KiB more
+STEP = f"""
+    INSERT INTO runs VALUES
+      (4, 'step on cpu', 'step:1f', '0a', 'cpu', '2.11.0', '0.1.0', 'steady_clock', 1700000180000000000, 2, 0, 1, 4000,
+       {8 * MIB}, '', '1', 64, 0, 'step');
+    INSERT INTO ops VALUES
+      (4, 0, 'zero_.0', 'aten::zero_', '', '', 0, 400), (4, 1, 'linear.0', 'aten::linear', '', '', 500, 900),
+      (4, 2, 'mm.0', 'aten::mm', 'MmBackward0', '', 1500, 1000), (4, 3, 'outside.0', 'outside', '', '', 2500, 0);
+    INSERT INTO tensors VALUES
+      (4, 0, 'linear.0', 'intermediate', {2 * MIB}, '', ''), (4, 1, 'mm.0', 'output', {4 * MIB}, '', ''),
+      (4, 2, 'mm.0/1', 'workspace', {2 * MIB}, '', ''), (4, 3, 'outside.0', 'output', 65536, '', '');
+    INSERT INTO allocations VALUES
+      (4, 0, 0, 1, 0, {2 * MIB}, {2 * MIB}, 0, 1, 2, 5, 'allocator', 0),
+      (4, 1, 1, 2, 0, {4 * MIB}, {4 * MIB}, 0, 2, NULL, NULL, 'allocator', 1),
+      (4, 2, 2, 2, 1, {2 * MIB}, {2 * MIB}, 0, 3, 2, 4, 'allocator', 1),
+      (4, 3, 3, 3, 0, 65536, 65536, 0, 6, NULL, NULL, 'allocator', 0);
+    INSERT INTO carried VALUES (4, 1, 0, 0);
+    INSERT INTO plans VALUES
+      (4, {8 * MIB}, {8 * MIB}, {8 * MIB}, 'optimal', {12 * MIB}, {8 * MIB}, 'feasible', 700, '', 0);
+    INSERT INTO plan_order VALUES (4, 0, 0), (4, 1, 1), (4, 2, 2), (4, 3, 3);
+    INSERT INTO slots VALUES
+      (4, 0, 0, 0, {2 * MIB}, 0), (4, 1, 1, {4 * MIB}, {4 * MIB}, {8 * MIB}), (4, 2, 2, {2 * MIB}, {2 * MIB}, {2 * MIB});
+    INSERT INTO points VALUES
+      (4, 0, 'place', 1, 0, NULL), (4, 1, 'place', 2, 1, NULL), (4, 2, 'place', 2, 2, NULL), (4, 3, 'free', 2, 2, NULL),
+      (4, 4, 'free', 2, 0, NULL), (4, 5, 'free', 0, 1, NULL);
+"""
 
 # What makes run 2 one on CUDA: CUPTI confirms a and b, and saw c in another size than the allocator was asked for.
 ON_CUDA = f"""

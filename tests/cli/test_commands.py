@@ -30,7 +30,7 @@ def parsed(stowage: Stowage, *arguments: str) -> object:
 
 def test_info(stowage: Stowage, store: Path) -> None:
     expected = f"""\
-store    run.db (schema 4, {store.stat().st_size / 1024:.2f} KiB)
+store    run.db (schema 5, {store.stat().st_size / 1024:.2f} KiB)
 stowage  0.1.0
 torch    2.11.0
 device   cpu
@@ -39,10 +39,10 @@ sizes    as the allocator recorded them
 dropped  12 records
 date     2023-11-14 22:15:20 UTC
 
-run  name  ops  unplanned peak  planned peak   saved      bound      arena  status
-  1  eval    0            64 B             -       -          -          -  not planned: ended early
-  2  step    6       16.00 MiB     13.00 MiB  18.7 %  13.00 MiB  10.00 MiB  order optimal, layout optimal
-  3  step    0            64 B             -       -          -          -  not planned
+run  kind   name  ops  unplanned peak  planned peak   saved      bound      arena  status
+  1  graph  eval    0            64 B             -       -          -          -  not planned: ended early
+  2  graph  step    6       16.00 MiB     13.00 MiB  18.7 %  13.00 MiB  10.00 MiB  order optimal, layout optimal
+  3  graph  step    0            64 B             -       -          -          -  not planned
 """
     assert shown(stowage, "info", "run.db", note="") == expected
 
@@ -54,7 +54,7 @@ def test_info_says_why_a_run_is_not_planned(stowage: Stowage, store: Path) -> No
 
 def test_info_keeps_the_newest_runs(stowage: Stowage, store: Path) -> None:
     out = shown(stowage, "info", "run.db", "--limit", "1", note="stowage: 1 of 3 runs; --limit 0 shows all\n")
-    assert [line.split()[:2] for line in out.splitlines()[9:]] == [["run", "name"], ["3", "step"]]
+    assert [line.split()[:3] for line in out.splitlines()[9:]] == [["run", "kind", "name"], ["3", "graph", "step"]]
 
 
 def test_ops(stowage: Stowage, store: Path) -> None:
@@ -211,7 +211,7 @@ intermediate  4        NULL
 # --- JSON --------------------------------------------------------------------------------------------------------
 
 RUN = {
-    "run_id": 2, "name": "step", "ops": 6, "execution": 2, "complete": True, "dropped_records": 0,
+    "run_id": 2, "name": "step", "kind": "graph", "ops": 6, "execution": 2, "complete": True, "dropped_records": 0,
     "created_unix_ns": 1_700_000_060_000_000_000, "duration_ns": 5_000_000, "unplanned_peak_bytes": 16 * MIB + 4,
     "planned_peak_bytes": 13 * MIB + 4, "program_peak_bytes": 16 * MIB + 4, "bound_bytes": 13 * MIB + 4,
     "order_status": "optimal", "arena_bytes": 10 * MIB, "arena_bound_bytes": 10 * MIB, "layout_status": "optimal",
@@ -224,7 +224,7 @@ def test_info_json(stowage: Stowage, store: Path) -> None:
     answer = parsed(stowage, "info", "run.db")
     runs = answer.pop("runs")
     assert answer == {
-        "store": "run.db", "schema": 4, "size_bytes": store.stat().st_size, "dropped_records": 12,
+        "store": "run.db", "schema": 5, "size_bytes": store.stat().st_size, "dropped_records": 12,
         "first_unix_ns": 1_700_000_000_000_000_000, "last_unix_ns": 1_700_000_120_000_000_000,
         "stowage_version": ["0.1.0"], "torch_version": ["2.11.0"], "device": ["cpu"], "clock": ["steady_clock"],
         "allocations": 6, "cupti_sizes": 0, "compared_sizes": 0, "size_mismatches": 0,
@@ -251,7 +251,7 @@ def test_tensors_json(stowage: Stowage, store: Path) -> None:
     assert answer["tensors"][1] == {
         "tensor": 3, "name": "a", "kind": "intermediate", "size_bytes": 4 * MIB, "dtype": "Float",
         "shape": "[1024, 1024]", "allocate_op": 0, "allocate_name": "a", "allocate_kind": "aten::matmul", "free_op": 2,
-        "last_use_op": 2, "last_use_name": "c", "last_use_kind": "aten::mean",
+        "next_free_op": None, "last_use_op": 2, "last_use_name": "c", "last_use_kind": "aten::mean",
     }
 
 
@@ -277,7 +277,8 @@ def test_plan_json(stowage: Stowage, store: Path) -> None:
         "place": [{"tensor": 6, "name": "c"}], "reuse": [], "free": [{"tensor": 3, "name": "a"}],
     }
     assert answer["slots"][0] == {
-        "slot": 0, "tensor": 3, "name": "a", "kind": "intermediate", "offset_bytes": 0, "size_bytes": 4 * MIB}
+        "slot": 0, "tensor": 3, "name": "a", "kind": "intermediate", "offset_bytes": 0, "size_bytes": 4 * MIB,
+        "other_offset_bytes": None}
 
 
 # --- the figures -------------------------------------------------------------------------------------------------

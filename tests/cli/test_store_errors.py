@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.sample_store import ON_CUDA, SCHEMA, Stowage, change_store, make_store
+from cli.sample_store import ON_CUDA, SCHEMA, STEP, Stowage, change_store, make_store
 
 from stowage.store import SCHEMA_VERSION, Store
 
@@ -68,16 +68,16 @@ def test_truncated_store(stowage: Stowage, store: Path) -> None:
 
 
 def test_newer_schema(stowage: Stowage, store: Path) -> None:
-    change_store(store, "PRAGMA user_version = 5")
+    change_store(store, "PRAGMA user_version = 6")
     assert refuse(stowage, "info", "run.db") == (
-        "cannot open store 'run.db': schema 5, this build reads 4; profile again into another file or use a newer "
+        "cannot open store 'run.db': schema 6, this build reads 5; profile again into another file or use a newer "
         "stowage")
 
 
 def test_older_schema(stowage: Stowage, store: Path) -> None:
     change_store(store, "PRAGMA user_version = 1")
     assert refuse(stowage, "info", "run.db") == (
-        "cannot open store 'run.db': schema 1, this build reads 4; train with it once, which migrates it")
+        "cannot open store 'run.db': schema 1, this build reads 5; train with it once, which migrates it")
 
 
 def test_store_without_runs(stowage: Stowage, tmp_path: Path) -> None:
@@ -108,10 +108,12 @@ def test_run_without_a_plan(stowage: Stowage, store: Path, command: list[str]) -
     (f"{ON_CUDA}; UPDATE copies SET op = 9 WHERE copy = 1", "copies name op 9"),
     (f"{ON_CUDA}; UPDATE device_memory SET op = -1 WHERE change = 1", "device_memory name op -1"),
     (f"{ON_CUDA}; UPDATE device_memory SET allocation = 6 WHERE change = 1", "device_memory name allocation 6"),
+    (f"{STEP}; UPDATE carried SET run_id = 2, allocation = 7", "carried name allocation 7"),
+    (f"{STEP}; UPDATE carried SET run_id = 2, free_op = 9", "carried name op 9"),
 ])
 def test_rows_that_name_what_is_not_there(stowage: Stowage, store: Path, change: str, finding: str) -> None:
     change_store(store, change)
-    assert refuse(stowage, "peak", "run.db") == (
+    assert refuse(stowage, "peak", "run.db", "--run", "2") == (
         f"cannot read run 2 of store 'run.db': {finding}, which is not there; {DAMAGED}")
 
 

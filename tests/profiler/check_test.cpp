@@ -13,6 +13,8 @@ using testing::Optional;
 TEST(FindContradiction, AcceptsWhatHolds) {
   EXPECT_EQ(find_contradiction(sample_run()), std::nullopt);
   EXPECT_EQ(find_contradiction(sample_plan(), 4, 7), std::nullopt);
+  EXPECT_EQ(find_contradiction(sample_step()), std::nullopt);
+  EXPECT_EQ(find_contradiction(sample_step_plan(), 2, 3), std::nullopt);
   EXPECT_EQ(find_contradiction(profiler::Run{}), std::nullopt);
   EXPECT_EQ(find_contradiction(PlanRecord{}, 0, 0), std::nullopt);
 }
@@ -70,6 +72,22 @@ TEST(FindContradiction, NamesTheRowOfARun) {
   }
 }
 
+TEST(FindContradiction, NamesTheRowOfAStep) {
+  const BrokenRun cases[] = {
+      {[](auto& run) { run.kind = RunKind::kGraph; }, "carried allocation 0 is of no step"},
+      {[](auto& run) { run.carried[0].allocation = 3; }, "carried allocation 0 names allocation 3 of 3"},
+      {[](auto& run) { run.carried[0].allocation = 0; }, "carried allocation 0 is freed in its own step, too"},
+      {[](auto& run) { run.carried[0].free_op = 2; }, "carried allocation 0 names op 2 of 2"},
+      {[](auto& run) { run.carried[0].free_event = -1; }, "carried allocation 0 has a negative event"},
+      {[](auto& run) { run.allocations[0].lane = -1; }, "allocation 0 has a negative lane"},
+  };
+  for (const BrokenRun& broken : cases) {
+    profiler::Run run = sample_step();
+    broken.damage(run);
+    EXPECT_THAT(find_contradiction(run), Optional(broken.finding));
+  }
+}
+
 struct BrokenPlan {
   void (*damage)(PlanRecord&);
   std::string finding;
@@ -97,6 +115,12 @@ TEST(FindContradiction, NamesTheRowOfAPlan) {
     broken.damage(plan);
     EXPECT_THAT(find_contradiction(plan, 4, 7), Optional(broken.finding));
   }
+}
+
+TEST(FindContradiction, LooksAtTheOffsetsOfBothTurns) {
+  PlanRecord plan = sample_step_plan();
+  plan.slots[1].other_offset_bytes = 3'073;
+  EXPECT_THAT(find_contradiction(plan, 2, 3), Optional(std::string("slot 1 is outside the arena of 5120 B")));
 }
 
 }  // namespace

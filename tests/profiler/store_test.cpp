@@ -83,6 +83,45 @@ TEST(Store, FindsNoPlanForAnotherKey) {
   }
 }
 
+TEST(Store, StepsComeBackAsTheyWere) {
+  Store store(":memory:", kReadWrite);
+  const std::int64_t id = store.write_run(sample_step());
+  store.write_plan(id, sample_step_plan());
+  EXPECT_EQ(store.read_run(id), sample_step());
+  EXPECT_THAT(store.read_plan(id), Optional(sample_step_plan()));
+}
+
+TEST(Store, ListsTheNewestPlanOfEachSignatureNewestFirst) {
+  Store store(":memory:", kReadWrite);
+  const auto write = [&](const std::string& signature, void (*change)(profiler::Run&), bool planned) {
+    profiler::Run run = sample_step();
+    run.key.signature = signature;
+    change(run);
+    const std::int64_t id = store.write_run(run);
+    if (planned) store.write_plan(id, sample_step_plan());
+    return id;
+  };
+  const auto as_it_is = [](profiler::Run&) {};
+  write("a", as_it_is, true);
+  const std::int64_t b = write("b", as_it_is, true);
+  const std::int64_t newest_a = write("a", as_it_is, true);
+  write("a", as_it_is, false);
+  write(
+      "c", [](profiler::Run& run) { run.key.graph_hash = "step:20"; }, true);
+  write(
+      "d", [](profiler::Run& run) { run.key.device = "GPU"; }, true);
+  write(
+      "e", [](profiler::Run& run) { run.key.torch_version = "2.12.0"; }, true);
+  write(
+      "f", [](profiler::Run& run) { run.key.rules = "2"; }, true);
+  write(
+      "g", [](profiler::Run& run) { run.complete = false; }, true);
+  write(
+      "h", [](profiler::Run& run) { run.dropped_records = 1; }, true);
+  EXPECT_THAT(store.list_plans(sample_step().key, 9), testing::ElementsAre(newest_a, b));
+  EXPECT_THAT(store.list_plans(sample_step().key, 1), testing::ElementsAre(newest_a));
+}
+
 TEST(Store, FindsNoPlanFromALossyOrBrokenOffRun) {
   Store store(":memory:", kReadWrite);
   profiler::Run lossy = sample_run();
@@ -153,6 +192,36 @@ TEST_F(StoreTest, ViewsAnswerTheCommonQuestions) {
             "4:768 3:512 1:256 0:128 2:0");
 }
 
+TEST_F(StoreTest, ViewsShowWhatAStepLeavesToTheNextWhereItEnds) {
+  Store store(path(), kReadWrite);
+  store.write_plan(store.write_run(sample_step()), sample_step_plan());
+  // The last step's g (2048) is there from the start, and goes at event 4, after the next g has come.
+  constexpr char kLives[] = "2048 3072 5120 7168 6144 4096";
+  for (const std::string planned : {"", "planned_"}) {
+    EXPECT_EQ(tamper(path(), "SELECT group_concat(live_bytes, ' ') FROM (SELECT * FROM " + planned +
+                                 "timeline ORDER BY event)"),
+              kLives);
+    EXPECT_EQ(tamper(path(), "SELECT format('%d %d %d', event, op, live_bytes) FROM " + planned + "peak"), "2 1 7168");
+    // Twice 2048 of g, and the rest once.
+    EXPECT_EQ(tamper(path(), "SELECT group_concat(tensor || ':' || size_bytes, ' ') FROM (SELECT * FROM live_at_" +
+                                 planned + "peak ORDER BY tensor)"),
+              "0:1024 1:4096 2:2048");
+  }
+  EXPECT_EQ(tamper(path(),
+                   "SELECT format('%d %s %d %d', allocate_op, coalesce(free_op, '-'), next_free_op, "
+                   "next_free_event) FROM lifetimes WHERE tensor = 1"),
+            "1 - 1 4");
+}
+
+TEST_F(StoreTest, AFreeAtAnAllocationsEventComesFirst) {
+  profiler::Run run = sample_step();
+  run.carried[0].free_event = 2;
+  Store(path(), kReadWrite).write_run(run);
+  EXPECT_EQ(
+      tamper(path(), "SELECT group_concat(live_bytes, ' ') FROM (SELECT * FROM timeline ORDER BY event, what DESC)"),
+      "2048 3072 5120 3072 5120 4096");
+}
+
 TEST_F(StoreTest, ViewsTellWhatTheDeviceDid) {
   Store(path(), kReadWrite).write_run(sample_run());
   const auto rows = [&](const std::string& columns, const std::string& view) {
@@ -189,11 +258,12 @@ TEST_F(StoreTest, AFailedWriteLeavesTheFileAsItWas) {
   store.write_run(sample_run());
   profiler::Run run = sample_run();
   run.allocations[1].index = 0;  // found by the file's own constraint, in the last table
-  EXPECT_EQ(store_error([&] { store.write_run(run); }),
-            "cannot write store '" + path() +
-                "': UNIQUE constraint failed: allocations.run_id, allocations.op, allocations.index_in_op in \"INSERT "
-                "INTO allocations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)\"; the records contradict one another; "
-                "please report this");
+  EXPECT_EQ(
+      store_error([&] { store.write_run(run); }),
+      "cannot write store '" + path() +
+          "': UNIQUE constraint failed: allocations.run_id, allocations.op, allocations.index_in_op in \"INSERT "
+          "INTO allocations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)\"; the records contradict one another; "
+          "please report this");
   EXPECT_EQ(tamper(path(), "SELECT count(*) FROM runs"), "1");
   EXPECT_EQ(store.read_run(store.write_run(sample_run())), sample_run());
 }
@@ -237,7 +307,7 @@ TEST_F(StoreTest, MigratesAnOlderFileAndKeepsItsRuns) {
                      "(5, 'old', 'hash', '()', 'cpu', '2.11.0', '0.0.9', 'steady_clock', 1, 1, 0, 1, 2, 3, 'graph')");
   EXPECT_EQ(
       store_error([&] { Store store(path()); }),
-      "cannot open store '" + path() + "': schema 1, this build reads 4; open it for writing once, which migrates it");
+      "cannot open store '" + path() + "': schema 1, this build reads 5; open it for writing once, which migrates it");
 
   Store store(path(), kReadWrite);
   EXPECT_EQ(store.read_run(5).name, "old");
@@ -247,7 +317,7 @@ TEST_F(StoreTest, MigratesAnOlderFileAndKeepsItsRuns) {
   EXPECT_EQ(store.read_plan(5), plan);
   Store(path("new.db"), kReadWrite);
   EXPECT_EQ(tamper(path(), kDumpSchema), tamper(path("new.db"), kDumpSchema));
-  EXPECT_EQ(tamper(path(), "PRAGMA user_version"), "4");
+  EXPECT_EQ(tamper(path(), "PRAGMA user_version"), "5");
 }
 
 TEST_F(StoreTest, PlansOfVersion2StayReadableAndAreFollowedNoMore) {
@@ -293,6 +363,29 @@ TEST_F(StoreTest, PlansOfVersion3AreStillFollowed) {
   EXPECT_EQ(store.read_run(id), sample_run());
 }
 
+TEST_F(StoreTest, PlansOfVersion4AreStillFollowed) {
+  tamper(path(), schema_section(1) + schema_section(2) + schema_section(3) + schema_section(4) +
+                     "INSERT INTO runs VALUES (1, 'old', '9f86d081', '(Float[4, 8])', 'cpu', '2.11.0', '0.1.0', "
+                     "'steady_clock', 1, 1, 0, 1, 2, 64, '', '2', 64, 0);"
+                     "INSERT INTO ops VALUES (1, 0, 'a', 'aten::relu', '', '', 0, 1);"
+                     "INSERT INTO tensors VALUES (1, 0, 'a', 'intermediate', 64, '', '');"
+                     "INSERT INTO allocations VALUES (1, 0, 0, 0, 0, 64, 64, 0, 0, 0, 1, 'allocator');"
+                     "INSERT INTO plans VALUES (1, 64, 64, 64, 'optimal', 64, 64, 'optimal', 5, '', 0);"
+                     "INSERT INTO plan_order VALUES (1, 0, 0);"
+                     "INSERT INTO slots VALUES (1, 0, 0, 0, 64);"
+                     "INSERT INTO points VALUES (1, 0, 'place', 0, 0, NULL), (1, 1, 'free', 0, 0, NULL)");
+  Store store(path(), kReadWrite);
+  const std::optional<PlannedRun> found = store.find_plan(sample_run().key);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->run.kind, RunKind::kGraph);
+  EXPECT_EQ(found->run.allocations[0].lane, 0);
+  EXPECT_EQ(found->plan.slots, (std::vector<SlotRecord>{{.tensor = 0, .offset_bytes = 0, .size_bytes = 64}}));
+  EXPECT_EQ(tamper(path(), "SELECT group_concat(live_bytes, ' ') FROM (SELECT * FROM planned_timeline ORDER BY event)"),
+            "0 64 0");
+  EXPECT_EQ(tamper(path(), "SELECT group_concat(live_bytes, ' ') FROM (SELECT * FROM timeline ORDER BY event)"),
+            "0 64 0");
+}
+
 TEST_F(StoreTest, AMigrationThatFailsLeavesTheFileAsItWas) {
   tamper(path(), schema_section(1) + "CREATE VIEW planned_peak AS SELECT 1");
   const std::string before = tamper(path(), kDumpSchema);
@@ -306,10 +399,10 @@ TEST_F(StoreTest, AMigrationThatFailsLeavesTheFileAsItWas) {
 
 TEST_F(StoreTest, RefusesANewerSchema) {
   Store(path(), kReadWrite);
-  tamper(path(), "PRAGMA user_version = 5");
+  tamper(path(), "PRAGMA user_version = 6");
   const std::string expected =
       "cannot open store '" + path() +
-      "': schema 5, this build reads 4; profile again into another file or use a newer stowage";
+      "': schema 6, this build reads 5; profile again into another file or use a newer stowage";
   EXPECT_EQ(store_error([&] { Store store(path()); }), expected);
   EXPECT_EQ(store_error([&] { Store store(path(), kReadWrite); }), expected);
 }

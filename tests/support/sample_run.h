@@ -143,6 +143,58 @@ inline PlanRecord sample_plan() {
   return plan;
 }
 
+/// A step of a loop: g = matmul(), freed by the next step's first op; a lives in between, in an autograd thread; s
+/// outlives both.
+inline Run sample_step() {
+  Run run;
+  run.key = {.graph_hash = "step:1f", .signature = "0a1b", .device = "cpu", .torch_version = "2.11.0", .rules = "1"};
+  run.kind = RunKind::kStep;
+  run.name = "step on cpu";
+  run.clock = "steady_clock";
+  run.execution = 2;
+  run.peak_bytes = 7'168;
+  run.ops = {
+      {.name = "zero_.0", .kind = "aten::zero_", .scope = "", .source = "", .start_ns = 0, .duration_ns = 5},
+      {.name = "mm.0", .kind = "aten::mm", .scope = "MmBackward0", .source = "", .start_ns = 10, .duration_ns = 50},
+  };
+  run.tensors = {{.name = "mm.0", .kind = TensorKind::kIntermediate, .size_bytes = 1'024, .dtype = "", .shape = ""},
+                 {.name = "mm.0/1", .kind = TensorKind::kOutput, .size_bytes = 2'048, .dtype = "", .shape = ""},
+                 {.name = "mm.0/2", .kind = TensorKind::kOutput, .size_bytes = 2'048, .dtype = "", .shape = ""}};
+  const auto allocation = [](std::int32_t tensor, std::int64_t bytes, std::int32_t allocate_event, std::int32_t free_op,
+                             std::int32_t free_event, std::int32_t lane) {
+    return AllocationRecord{.tensor = tensor,
+                            .op = 1,
+                            .index = tensor,
+                            .requested_bytes = bytes,
+                            .rounded_bytes = bytes,
+                            .stream = 0,
+                            .allocate_event = allocate_event,
+                            .free_op = free_op,
+                            .free_event = free_event,
+                            .lane = lane};
+  };
+  // The free of the last step's g has event 4: g is live twice at once, and steps take turns.
+  run.allocations = {allocation(0, 1'024, 0, 1, 3, 1), allocation(1, 2'048, 1, kNone, kNone, 0),
+                     allocation(2, 2'048, 2, kNone, kNone, 0)};
+  run.carried = {{.allocation = 1, .free_op = 1, .free_event = 4}};
+  return run;
+}
+
+inline PlanRecord sample_step_plan() {
+  PlanRecord plan;
+  plan.order = {0, 1};
+  plan.slots = {{.tensor = 0, .offset_bytes = 4'096, .size_bytes = 1'024, .other_offset_bytes = 4'096},
+                {.tensor = 1, .offset_bytes = 0, .size_bytes = 2'048, .other_offset_bytes = 2'048}};
+  plan.points = {{.kind = PointKind::kPlace, .op = 1, .tensor = 0},
+                 {.kind = PointKind::kPlace, .op = 1, .tensor = 1},
+                 {.kind = PointKind::kFree, .op = 1, .tensor = 0},
+                 {.kind = PointKind::kFree, .op = 1, .tensor = 1}};
+  plan.peak_bytes = plan.program_peak_bytes = plan.bound_bytes = 7'168;
+  plan.order_status = plan.layout_status = "optimal";
+  plan.arena_bytes = plan.arena_bound_bytes = 5'120;
+  return plan;
+}
+
 /// A folder of the test's own, and paths in it.
 class StoreFolder : public testing::Test {
  protected:
