@@ -99,6 +99,25 @@ std::optional<profiler::PlannedRun> recall(const profiler::RunKey& key) {
   return found;
 }
 
+bool has_plan_memory() {
+  std::lock_guard lock(memory().mutex);
+  return memory().store.has_value();
+}
+
+std::vector<profiler::PlannedRun> recall_all(const profiler::RunKey& key, std::int64_t limit) {
+  std::vector<profiler::PlannedRun> found;
+  memory().with_store([&](profiler::Store& store) {
+    for (const std::int64_t run_id : store.list_plans(key, limit)) {
+      try {
+        found.push_back({.run = store.read_run(run_id), .plan = store.read_plan(run_id).value()});
+      } catch (const profiler::StoreError& failure) {
+        note(fmt::format("{}; its plan is not used", failure.what()));
+      }
+    }
+  });
+  return found;
+}
+
 void remember(const profiler::Run& run) {
   memory().with_store([&](profiler::Store& store) { store.write_run(run); });
 }

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "profiler/record.h"
 #include "profiler/store.h"
@@ -20,6 +21,13 @@ std::string plan_memory_path();
 
 /// What an earlier run, maybe of another process, left for `key`. Thread safe.
 std::optional<profiler::PlannedRun> recall(const profiler::RunKey& key);
+
+/// Whether there is a store.
+bool has_plan_memory();
+
+/// What earlier runs left for `key` and whichever signature, the newest for each, newest first. What cannot be read is
+/// left out, with a note. Thread safe.
+std::vector<profiler::PlannedRun> recall_all(const profiler::RunKey& key, std::int64_t limit);
 
 /// Writes a run that is not planned from to the store, if there is one. Thread safe.
 void remember(const profiler::Run& run);

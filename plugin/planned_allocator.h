@@ -189,6 +189,9 @@ class PlannedAllocator {
   bool end_step(bool complete);
   /// Why the last step could not have its arena; empty if it could.
   std::string why_no_step_arena() const;
+  /// What to call, by its thread and without a lock, when a step allocates what no plan has there, for the first time in
+  /// it; null: nothing.
+  void set_on_unplanned(void (*call)(PlannedAllocator&)) { on_unplanned_.store(call, std::memory_order_relaxed); }
   /// Whether a step is open that allocations of the calling thread belong to.
   bool is_in_step() const;
   /// Calls `use` with the step that is open, or was last, under the lock: no allocation and no call to us in it.
@@ -268,6 +271,7 @@ class PlannedAllocator {
   std::atomic<std::uintptr_t> arena_begin_{0};  ///< every arena lies within; a quick test before the lock
   std::atomic<std::uintptr_t> arena_end_{0};
   std::atomic<Thread> step_thread_{nullptr};    ///< that opened the step which is open
+  std::atomic<void (*)(PlannedAllocator&)> on_unplanned_{nullptr};
 
   mutable std::mutex mutex_;  ///< guards all below; never held over a call to the upstream but `fill`
   std::unordered_map<void*, Entry> ledger_;

@@ -70,6 +70,9 @@ void* PlannedAllocator::allocate_in_step(std::size_t size_bytes, Stream stream) 
       if (void* pointer = try_step_slot(wanted, reason)) return pointer;
     }
   }
+  if (wanted.leaves_plans) {
+    if (const auto call = on_unplanned_.load(std::memory_order_relaxed)) call(*this);
+  }
   if (reason == Miss::kBusy && (get_step_arena() || settle())) {
     std::lock_guard lock(mutex_);
     if (void* pointer = try_step_slot(wanted, reason)) return pointer;

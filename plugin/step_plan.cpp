@@ -112,6 +112,8 @@ std::int64_t find_peak(const std::vector<CyclicBuffer>& buffers, std::int64_t ev
   return peak;
 }
 
+}  // namespace
+
 void number_lanes(StepTable& table) {
   StepDigest digest = table.lanes.size();
   for (auto& lane : table.lanes) {
@@ -121,8 +123,6 @@ void number_lanes(StepTable& table) {
   }
   table.digest = digest;
 }
-
-}  // namespace
 
 void join_lifetimes(StepRecord& record, const StepRecord& other) {
   for (std::size_t index = 0; index < record.allocations.size(); ++index) {

@@ -45,6 +45,9 @@ void join_lifetimes(StepRecord& record, const StepRecord& other);
 /// Addresses for a step that repeats. What outlives the next step has none.
 StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options);
 
+/// Fills in the digests of lanes and table, from the sizes.
+void number_lanes(StepTable& table);
+
 /// The plan as text, for another process, and back. Throws `std::invalid_argument` for text that is none.
 std::string to_text(const StepTable& table);
 std::shared_ptr<StepTable> to_table(const std::string& text);

@@ -11,6 +11,9 @@
 #include "plugin/devices.h"
 #include "plugin/note.h"
 #include "plugin/options.h"
+#include "plugin/plan_memory.h"
+#include "plugin/step_memory.h"
+#include "plugin/step_run.h"
 
 namespace stowage {
 namespace {
@@ -42,6 +45,31 @@ std::string difference(const StepRecord& before, const StepRecord& after) {
 
 StepPlanner::StepPlanner(c10::Device device) : device_(device), allocator_(allocator_of(device)) {}
 
+void StepPlanner::recall() {
+  // Ranks that share plans must all have one or none, and each has a store of its own.
+  if (std::exchange(has_recalled_, true) || options().share_plans) return;
+  StepPhase* before = nullptr;
+  for (Phase& phase : recall_steps(device_)) {
+    if (before != nullptr) before->next = phase->digest;
+    before = phase.get();
+    arena_bytes_ = std::max(arena_bytes_, phase->plan.table->arena_bytes);
+    phases_.push_back(std::move(phase));
+  }
+  if (!phases_.empty()) offer_plans();
+}
+
+void StepPlanner::forget_strangers() {
+  const auto is_recalled = [](const Phase& phase) { return phase->recalled; };
+  if (std::none_of(phases_.begin(), phases_.end(), is_recalled)) return;
+  if (std::any_of(phases_.begin(), phases_.end(), [&](const Phase& p) { return is_recalled(p) && p->seen > 0; })) return;
+  std::erase_if(phases_, is_recalled);
+  arena_bytes_ = 0;
+  for (const Phase& phase : phases_) {
+    if (phase->plan.table != nullptr) arena_bytes_ = std::max(arena_bytes_, phase->plan.table->arena_bytes);
+  }
+  allocator_.release_arena();
+}
+
 StepPlanner::Phase StepPlanner::find(StepDigest digest) const {
   const auto found = std::find_if(phases_.begin(), phases_.end(), [&](const Phase& p) { return p->digest == digest; });
   return found == phases_.end() ? nullptr : *found;
@@ -49,11 +77,19 @@ StepPlanner::Phase StepPlanner::find(StepDigest digest) const {
 
 bool StepPlanner::begin() {
   std::lock_guard lock(mutex_);
-  return allocator_.begin_step(arena_bytes_);
+  recall();
+  const bool has_plans =
+      std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase->plan.table != nullptr; });
+  allocator_.set_on_unplanned(is_learning_ && has_plans ? watch_ops : nullptr);
+  if (!allocator_.begin_step(arena_bytes_)) return false;
+  if (std::exchange(watches_next_, false) || (is_learning_ && !has_plans)) watch_ops(allocator_);
+  return true;
 }
 
 StepDigest StepPlanner::end(bool complete) {
   std::lock_guard lock(mutex_);
+  ops_before_ = std::exchange(ops_, unwatch_ops(allocator_));
+  watched_steps_ += !ops_.ops.empty();
   const bool is_whole = allocator_.end_step(complete);
   ++steps_;
   bool followed = false;
@@ -65,6 +101,8 @@ StepDigest StepPlanner::end(bool complete) {
     complete_record_before(newest_, step);
   });
   planned_steps_ += followed;
+  if (!followed) is_learning_ = newest_ != nullptr;
+  if (steps_ == 1) first_ = newest_;
   if (const std::string why = allocator_.why_no_step_arena(); !why.empty()) {
     drop_plans(fmt::format("cannot have the arena of {} B: {}", arena_bytes_, first_line(why)));
   } else if (followed && std::exchange(trimmed_bytes_, allocator_.arena_bytes()) != allocator_.arena_bytes()) {
@@ -114,11 +152,13 @@ void StepPlanner::count(StepPhase& phase, const StepScope& step) {
   planned_bytes_ += step.counters().hits.bytes;
   if (step.table() == nullptr || phase.plan.table != step.table()) return;
   ++phase.runs;
+  if (carried_.size_bytes.empty()) carried_ = phase.plan.carried;
   phase.last = step.counters();
   phase.total.add(phase.last);
   phase.crowded_runs = busy_bytes(phase.last) * kMuch > phase.bytes ? phase.crowded_runs + 1 : 0;
   if (phase.crowded_runs < kCrowdedRuns || phase.plans_made >= kMostPlans) return;
   phase.record.reset();  // its tensors live otherwise than they did: look again
+  watches_next_ = true;
   phase.crowded_runs = 0;
 }
 
@@ -126,10 +166,11 @@ void StepPlanner::complete_record_before(const Phase& now, const StepScope& step
   if (before_ == nullptr || before_->record) return;
   if (before_->plan.table != nullptr && before_->plans_made >= kMostPlans) return;
   before_->record = step.record_before();
+  before_->ops = ops_before_;
   before_->follows_itself = before_ == now;
   before_->next = now->digest;
   // A plan that has become a bad one.
-  if (before_->plan.table != nullptr && before_->plans_made > 0) make_plan(*before_, nullptr);
+  if (before_->plan.table != nullptr && (before_->plans_made > 0 || before_->recalled)) make_plan(*before_, nullptr);
 }
 
 void StepPlanner::learn(const Phase& phase) {
@@ -143,13 +184,8 @@ void StepPlanner::make_plan(StepPhase& phase, const StepRecord* newest) {
   const auto begin = steady_clock::now();
   StepRecord record = *phase.record;
   if (newest != nullptr) join_lifetimes(record, *newest);
-  StepPlanOptions how;
-  how.alignment_bytes = alignment_bytes(device_);
-  how.carried = carried_;
-  how.follows_itself = phase.follows_itself;
-  how.deadline = begin + std::chrono::milliseconds(std::min(options().deadline_ms, kPlanningMs));
   try {
-    phase.plan = plan_step(record, how);
+    phase.plan = plan_step(record, planning_options(phase));
   } catch (const std::exception& failure) {
     note(fmt::format("cannot plan a step of {} allocations: {}; it goes on unplanned", phase.allocations,
                      first_line(failure.what())));
@@ -158,9 +194,37 @@ void StepPlanner::make_plan(StepPhase& phase, const StepRecord* newest) {
   }
   if (carried_.size_bytes.empty()) carried_ = phase.plan.carried;
   ++phase.plans_made;
+  phase.recalled = false;
+  phase.eager_peak_bytes = eager_peak_bytes(record);
   unplanned_steps_[phase.first_bytes] = 0;
   arena_bytes_ = std::max(arena_bytes_, phase.plan.table->arena_bytes);
   phase.planning_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now() - begin).count();
+  forget_strangers();
+  remember_step(device_, phase, record, phase.ops, steps_);
+  phase.ops = {};
+  remember_first();
+}
+
+StepPlanOptions StepPlanner::planning_options(const StepPhase& phase) const {
+  StepPlanOptions how;
+  how.alignment_bytes = alignment_bytes(device_);
+  how.carried = carried_;
+  how.follows_itself = phase.follows_itself;
+  how.deadline =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(std::min(options().deadline_ms, kPlanningMs));
+  return how;
+}
+
+void StepPlanner::remember_first() {
+  const Phase first = std::exchange(first_, nullptr);
+  if (first == nullptr || first->plan.table != nullptr || !first->record || !has_plan_memory()) return;
+  try {
+    first->plan = plan_step(*first->record, planning_options(*first));
+    remember_step(device_, *first, *first->record, first->ops, /*step=*/1);
+  } catch (const std::exception&) {
+    // It goes on unplanned here as well.
+  }
+  first->plan = {};
 }
 
 void StepPlanner::give_up_if_unsteady(const StepPhase& phase) {
@@ -174,6 +238,8 @@ void StepPlanner::give_up_if_unsteady(const StepPhase& phase) {
   note(fmt::format("steps that begin with an allocation of {} B are not planned: no two of {} were alike: {}",
                    phase.first_bytes, steps, why));
   steps = kGivenUp;
+  is_learning_ = false;
+  forget_strangers();
   std::erase_if(phases_, [&](const Phase& other) { return other->first_bytes == phase.first_bytes; });
   newest_ = nullptr;
 }
@@ -182,7 +248,7 @@ void StepPlanner::drop_plans(const std::string& why) {
   note(fmt::format("the plans of steps are given up: {}; training goes on unplanned", why));
   for (const Phase& phase : phases_) unplanned_steps_[phase->first_bytes] = kGivenUp;
   phases_.clear();
-  before_ = newest_ = nullptr;
+  before_ = newest_ = first_ = nullptr;
   arena_bytes_ = 0;
   carried_ = {};
   offer_plans();
@@ -242,9 +308,11 @@ std::string StepPlanner::adopt(const std::string& text) {
 void StepPlanner::forget() {
   std::lock_guard lock(mutex_);
   phases_.clear();
-  before_ = newest_ = nullptr;
+  before_ = newest_ = first_ = nullptr;
   carried_ = {};
   unplanned_steps_.clear();
+  has_recalled_ = false;
+  is_learning_ = true;
   arena_bytes_ = steps_ = planned_steps_ = bytes_ = planned_bytes_ = 0;
   offer_plans();
 }

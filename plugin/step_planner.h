@@ -13,6 +13,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "plugin/planned_allocator.h"
+#include "plugin/step_ops.h"
 #include "plugin/step_plan.h"
 #include "plugin/torch_headers.h"
 
@@ -26,9 +27,12 @@ struct StepPhase {
   std::int64_t bytes = 0;
   std::int64_t seen = 0;
   std::optional<StepRecord> record;  ///< of one such step, complete with what the next one freed of it
+  StepOps ops;                       ///< of the same step, if it was watched
   bool follows_itself = true;        ///< as far as the record shows
   StepPlan plan;                     ///< no table: not planned
   bool adopted = false;              ///< the plan came from another process
+  bool recalled = false;             ///< the plan came from the store
+  std::int64_t eager_peak_bytes = 0;  ///< largest sum live at once of all that such a step allocates
   std::int64_t planning_ns = 0;
   std::int64_t runs = 0;
   std::int64_t crowded_runs = 0;  ///< planned ones in a row in which much found its slot taken
@@ -63,6 +67,12 @@ class StepPlanner {
   using Phase = std::shared_ptr<StepPhase>;
 
   Phase find(StepDigest digest) const;
+  void recall();
+  /// The first step may be of a kind of its own, as optimizers make their state in it: the next process begins with it, too.
+  void remember_first();
+  StepPlanOptions planning_options(const StepPhase& phase) const;
+  /// Plans from the store of which none has been met are of another program.
+  void forget_strangers();
   Phase phase_of_step(const StepScope& step);
   /// What the step before has shown in the one that ends now.
   void complete_record_before(const Phase& now, const StepScope& step);
@@ -89,6 +99,13 @@ class StepPlanner {
   std::int64_t bytes_ = 0;
   std::int64_t planned_bytes_ = 0;
   std::int64_t trimmed_bytes_ = 0;  ///< the arena for which the upstream has given back what profiling left
+  bool has_recalled_ = false;
+  bool is_learning_ = true;  ///< the newest step that followed no plan may be met again
+  bool watches_next_ = false;  ///< a phase that is planned is to be planned anew
+  Phase first_;              ///< that of the first step, until a plan is made
+  StepOps ops_before_;       ///< of the step before, if it was watched
+  StepOps ops_;
+  std::int64_t watched_steps_ = 0;
 };
 
 }  // namespace stowage

@@ -72,12 +72,20 @@ std::int32_t StepScope::lane_of(Thread thread) {
   return static_cast<std::int32_t>(lanes_.size()) - 1;
 }
 
+std::vector<Thread> StepScope::threads() const {
+  std::vector<Thread> threads;
+  for (const Lane& lane : lanes_) threads.push_back(lane.thread);
+  return threads;
+}
+
 StepScope::Wanted StepScope::allocate(Thread thread, std::int64_t size_bytes) {
   const std::int32_t lane = lane_of(thread);
   Wanted wanted;
   wanted.tag = {number_, static_cast<std::int32_t>(now_.allocations.size())};
   now_.allocations.push_back({.lane = lane, .size_bytes = size_bytes, .allocate_event = now_.event_count++});
+  const bool was_in_order = is_in_order_;
   const StepTable::Entry* entry = match(lane, size_bytes);
+  wanted.leaves_plans = was_in_order && !is_in_order_;
   if (entry == nullptr) return wanted;
   wanted.is_planned = true;
   wanted.slot_bytes = entry->slot_bytes;

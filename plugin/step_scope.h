@@ -29,6 +29,7 @@ class StepScope {
     bool is_planned = false;       ///< the plan knows of it
     std::int64_t offset_bytes = 0;
     std::int64_t slot_bytes = 0;  ///< 0: it gets no slot
+    bool leaves_plans = false;     ///< the step's first that no plan foresaw where it came
   };
 
   /// The plans to choose from, the likeliest first.
@@ -43,6 +44,8 @@ class StepScope {
   Thread thread() const { return lanes_.empty() ? nullptr : lanes_.front().thread; }
   Stream stream() const { return stream_; }
   std::uint32_t number() const { return number_; }
+  /// By lane.
+  std::vector<Thread> threads() const;
 
   /// Records an allocation, and says where it belongs.
   Wanted allocate(Thread thread, std::int64_t size_bytes);

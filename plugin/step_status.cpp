@@ -14,6 +14,8 @@ nlohmann::json StepPhase::status() const {
                       {"state", plan.table == nullptr ? "profiling" : "planned"}};
   if (plan.table == nullptr) return json;
   json["adopted"] = adopted;
+  json["recalled"] = recalled;
+  json["eager_peak_bytes"] = eager_peak_bytes;
   json["turns"] = plan.table->turns;
   json["peak_bytes"] = plan.peak_bytes;
   json["arena_bytes"] = plan.table->arena_bytes;
@@ -32,6 +34,7 @@ nlohmann::json StepPlanner::status() const {
   nlohmann::json json{{"device", device_.str()},
                       {"steps", steps_},
                       {"planned_steps", planned_steps_},
+                      {"watched_steps", watched_steps_},
                       {"bytes", bytes_},
                       {"planned_bytes", planned_bytes_},
                       {"phases", nlohmann::json::array()}};
