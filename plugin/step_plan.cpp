@@ -179,8 +179,12 @@ StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options) {
   return plan;
 }
 
-std::string to_text(const StepTable& table) {
-  nlohmann::json json{{"turns", table.turns}, {"arena_bytes", table.arena_bytes}, {"lanes", nlohmann::json::array()}};
+std::string to_text(const StepPlan& plan) {
+  const StepTable& table = *plan.table;
+  nlohmann::json json{{"turns", table.turns},
+                      {"arena_bytes", table.arena_bytes},
+                      {"carried", {plan.carried.size_bytes, plan.carried.offset_bytes}},
+                      {"lanes", nlohmann::json::array()}};
   for (const auto& lane : table.lanes) {
     nlohmann::json entries = nlohmann::json::array();
     for (const StepTable::Entry& entry : lane) {
@@ -191,34 +195,50 @@ std::string to_text(const StepTable& table) {
   return json.dump();
 }
 
-std::shared_ptr<StepTable> to_table(const std::string& text) {
-  auto table = std::make_shared<StepTable>();
+namespace {
+
+StepTable::Entry to_entry(const nlohmann::json& json, std::size_t turns, std::int64_t alignment_bytes) {
+  StepTable::Entry entry;
+  entry.size_bytes = json.at(0);
+  entry.slot_bytes = json.at(1);
+  entry.offset_bytes = json.at(2).get<std::vector<std::int64_t>>();
+  const bool is_aligned = std::all_of(entry.offset_bytes.begin(), entry.offset_bytes.end(),
+                                      [&](std::int64_t offset) { return offset % alignment_bytes == 0; });
+  if (entry.slot_bytes != 0 &&
+      (entry.slot_bytes < entry.size_bytes || entry.offset_bytes.size() != turns || !is_aligned)) {
+    throw std::invalid_argument(fmt::format("cannot read the plan of a step: {} B for {} B at {} in {} turns",
+                                            entry.slot_bytes, entry.size_bytes, json.at(2).dump(), turns));
+  }
+  return entry;
+}
+
+}  // namespace
+
+StepPlan to_plan(const std::string& text, std::int64_t alignment_bytes) {
+  StepPlan plan;
+  plan.table = std::make_shared<StepTable>();
+  StepTable& table = *plan.table;
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
-    table->turns = json.at("turns");
-    table->arena_bytes = json.at("arena_bytes");
+    table.turns = json.at("turns");
+    if (table.turns < 1 || table.turns > 2) {
+      throw std::invalid_argument(fmt::format("cannot read the plan of a step: {} turns", table.turns));
+    }
+    table.arena_bytes = json.at("arena_bytes");
+    plan.carried.size_bytes = json.at("carried").at(0).get<std::vector<std::int64_t>>();
+    plan.carried.offset_bytes = json.at("carried").at(1).get<std::vector<std::int64_t>>();
+    if (plan.carried.size_bytes.size() != plan.carried.offset_bytes.size()) plan.carried = {};
     for (const nlohmann::json& lane : json.at("lanes")) {
-      auto& entries = table->lanes.emplace_back();
+      auto& entries = table.lanes.emplace_back();
       for (const nlohmann::json& each : lane) {
-        StepTable::Entry& entry = entries.emplace_back();
-        entry.size_bytes = each.at(0);
-        entry.slot_bytes = each.at(1);
-        entry.offset_bytes = each.at(2).get<std::vector<std::int64_t>>();
-        const auto turns = static_cast<std::size_t>(table->turns);
-        if (entry.slot_bytes != 0 && (entry.slot_bytes < entry.size_bytes || entry.offset_bytes.size() != turns)) {
-          throw std::invalid_argument(fmt::format("a slot of {} B for {} B, {} places in {} turns", entry.slot_bytes,
-                                                  entry.size_bytes, entry.offset_bytes.size(), turns));
-        }
+        entries.push_back(to_entry(each, static_cast<std::size_t>(table.turns), alignment_bytes));
       }
     }
   } catch (const nlohmann::json::exception& failure) {
     throw std::invalid_argument(fmt::format("cannot read the plan of a step: {}", failure.what()));
   }
-  if (table->turns < 1 || table->turns > 2) {
-    throw std::invalid_argument(fmt::format("cannot read the plan of a step: {} turns", table->turns));
-  }
-  number_lanes(*table);
-  return table;
+  number_lanes(table);
+  return plan;
 }
 
 }  // namespace stowage

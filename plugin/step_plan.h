@@ -48,8 +48,9 @@ StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options);
 /// Fills in the digests of lanes and table, from the sizes.
 void number_lanes(StepTable& table);
 
-/// The plan as text, for another process, and back. Throws `std::invalid_argument` for text that is none.
-std::string to_text(const StepTable& table);
-std::shared_ptr<StepTable> to_table(const std::string& text);
+/// What there is to follow in a plan as text, for another process, and back: table and carried slots. Throws
+/// `std::invalid_argument` for text that is none, or has offsets that are not aligned.
+std::string to_text(const StepPlan& plan);
+StepPlan to_plan(const std::string& text, std::int64_t alignment_bytes);
 
 }  // namespace stowage

@@ -163,12 +163,13 @@ void StepPlanner::count(StepPhase& phase, const StepScope& step) {
 }
 
 void StepPlanner::complete_record_before(const Phase& now, const StepScope& step) {
-  if (before_ == nullptr || before_->record) return;
+  if (before_ == nullptr) return;
+  before_->next = now->digest;
+  if (before_->record) return;
   if (before_->plan.table != nullptr && before_->plans_made >= kMostPlans) return;
   before_->record = step.record_before();
   before_->ops = ops_before_;
   before_->follows_itself = before_ == now;
-  before_->next = now->digest;
   // A plan that has become a bad one.
   if (before_->plan.table != nullptr && (before_->plans_made > 0 || before_->recalled)) make_plan(*before_, nullptr);
 }
@@ -277,29 +278,30 @@ void StepPlanner::plan_now(StepDigest digest) {
   std::lock_guard lock(mutex_);
   const Phase phase = find(digest);
   if (phase == nullptr || phase->plan.table != nullptr || !phase->record) return;
-  make_plan(*phase, nullptr);
+  learn(phase);
   offer_plans();
 }
 
 std::string StepPlanner::plan_text(StepDigest digest) const {
   std::lock_guard lock(mutex_);
   const Phase phase = find(digest);
-  return phase == nullptr || phase->plan.table == nullptr ? std::string() : to_text(*phase->plan.table);
+  return phase == nullptr || phase->plan.table == nullptr ? std::string() : to_text(phase->plan);
 }
 
 std::string StepPlanner::adopt(const std::string& text) {
   std::lock_guard lock(mutex_);
-  std::shared_ptr<StepTable> table;
+  StepPlan plan;
   try {
-    table = to_table(text);
+    plan = to_plan(text, alignment_bytes(device_));
   } catch (const std::invalid_argument& failure) {
     return failure.what();
   }
-  const Phase phase = find(table->digest);
+  const Phase phase = find(plan.table->digest);
   if (phase == nullptr) return "no such step has been met here";
   if (phase->plan.table != nullptr) return "the step is planned already";
-  phase->plan.table = std::move(table);
+  phase->plan = std::move(plan);
   phase->adopted = true;
+  if (carried_.size_bytes.empty()) carried_ = phase->plan.carried;
   arena_bytes_ = std::max(arena_bytes_, phase->plan.table->arena_bytes);
   offer_plans();
   return {};

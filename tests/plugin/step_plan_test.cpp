@@ -2,7 +2,9 @@
 #include "plugin/step_plan.h"
 
 #include <stdexcept>
+#include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace stowage {
@@ -104,18 +106,23 @@ TEST(StepPlan, SurvivesAsText) {
   StepRecord record = training_step();
   record.allocations.push_back(one(2 * kMiB, 5, FreedIn::kSameStep, 6, /*lane=*/1));
   record.event_count = 7;
-  const StepTable table = *plan_step(record, {}).table;
-  const auto read = to_table(to_text(table));
-  EXPECT_EQ(to_text(*read), to_text(table));
-  EXPECT_EQ(read->digest, table.digest);
-  EXPECT_EQ(read->digest, digest_of(record));
+  const StepPlan plan = plan_step(record, {});
+  const StepPlan read = to_plan(to_text(plan), 64);
+  EXPECT_EQ(to_text(read), to_text(plan));
+  EXPECT_EQ(read.carried, plan.carried);
+  EXPECT_EQ(read.table->digest, digest_of(record));
 }
 
 TEST(StepPlan, TextThatIsNoneIsRefused) {
-  EXPECT_THROW(to_table("{"), std::invalid_argument);
-  EXPECT_THROW(to_table("{}"), std::invalid_argument);
-  EXPECT_THROW(to_table(R"({"turns": 3, "arena_bytes": 0, "lanes": []})"), std::invalid_argument);
-  EXPECT_THROW(to_table(R"({"turns": 1, "arena_bytes": 9, "lanes": [[[1024, 64, [0]]]]})"), std::invalid_argument);
+  const auto plan_of = [](const char* turns, const char* entry) {
+    return fmt::format(R"({{"turns": {}, "arena_bytes": 4096, "carried": [[], []], "lanes": [[{}]]}})", turns, entry);
+  };
+  EXPECT_NO_THROW(to_plan(plan_of("1", "[1024, 1024, [64]]"), 64));
+  for (const std::string& text : {std::string("{"), std::string("{}"), plan_of("3", "[1024, 1024, [0, 0, 0]]"),
+                                  plan_of("1", "[1024, 64, [0]]"), plan_of("2", "[1024, 1024, [0]]"),
+                                  plan_of("1", "[1024, 1024, [3]]"), plan_of("1", "[1024]")}) {
+    EXPECT_THROW(to_plan(text, 64), std::invalid_argument) << text;
+  }
 }
 
 }  // namespace
