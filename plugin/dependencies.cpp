@@ -302,6 +302,8 @@ std::string find_untouchable(const Block& block) {
     if (is_one_of(node->kind(), {"prim::profile", "prim::profile_ivalue", "prim::BailOut"})) {
       return "it contains " + kind + ": the executor is still profiling it";
     }
+    // The executor makes it runnable after the passes, in what it finds; not within a region.
+    if (node->kind() == prim::FallbackGraph) return "it contains " + kind + ", which only the executor can run";
     for (const Block* inner : node->blocks()) {
       if (std::string why = find_untouchable(*inner); !why.empty()) return why;
     }

@@ -28,12 +28,14 @@ std::list<StepPlanner>& planners() {
   return *list;
 }
 
-StepPlanner& planner_of(c10::Device device) {
+/// Null where nothing is planned; then why. What stands above our allocator later on is nobody's harm.
+StepPlanner* planner_of(c10::Device device, std::string& why_not) {
   std::lock_guard lock(g_mutex);
   for (StepPlanner& planner : planners()) {
-    if (planner.device() == device) return planner;
+    if (planner.device() == device) return &planner;
   }
-  return planners().emplace_back(device);
+  why_not = why_unplanned(device);
+  return why_not.empty() ? &planners().emplace_back(device) : nullptr;
 }
 
 /// The calling thread's step.
@@ -59,13 +61,12 @@ struct OpenStep {
     is_open = true;
     planner = nullptr;
     if (!is_planning() || !options().plan) return;
-    if (const std::string why = why_unplanned(device); !why.empty()) {
-      note(fmt::format("steps on {} are not planned: {}", device.str(), why));
-      return;
-    }
-    StepPlanner& of_device = planner_of(device);
-    if (of_device.begin()) {
-      planner = &of_device;
+    std::string why_not;
+    StepPlanner* of_device = planner_of(device, why_not);
+    if (of_device == nullptr) {
+      note(fmt::format("steps on {} are not planned: {}", device.str(), why_not));
+    } else if (of_device->begin()) {
+      planner = of_device;
     } else {
       note(fmt::format("a step on {} runs unplanned: another thread has one open there", device.str()));
     }
