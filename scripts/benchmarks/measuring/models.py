@@ -44,11 +44,14 @@ class Block(nn.Module):
         self.drop = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        shape = (*x.shape[:2], self.heads, x.shape[2] // self.heads)
-        query, key, value = (part.view(shape).transpose(1, 2) for part in self.project(self.norm(x)).chunk(3, -1))
-        made = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1, is_causal=True)
+        query, key, value = self.project(self.norm(x)).chunk(3, -1)
+        made = functional.scaled_dot_product_attention(
+            self.heads_of(query), self.heads_of(key), self.heads_of(value), dropout_p=0.1, is_causal=True)
         x = x + self.drop(self.out(made.transpose(1, 2).flatten(2)))
         return x + self.drop(self.mlp(self.mlp_norm(x)))
+
+    def heads_of(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
 
 
 class MaskedLanguageModel(nn.Module):
@@ -139,7 +142,9 @@ TINY = (
     Model("tiny_cnn", Plain, (3, 16, 16), batches=(2, 4)),
     Model("tiny_gpt", partial(Decoder, 2, 64, 2, 100, 16), (16,), batches=(2, 4), in_table=False),
 )
+#: For loops on the CPU, where a step of the long one takes too long.
+SHORT_GPT2 = Model("gpt2_short", partial(Decoder, 12, 768, 12), (128,), batches=(1,), in_table=False)
 
 
 def model_named(name: str) -> Model:
-    return next(model for model in (*MODELS, *TINY) if model.name == name)
+    return next(model for model in (*MODELS, *TINY, SHORT_GPT2) if model.name == name)
