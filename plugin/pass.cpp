@@ -168,6 +168,7 @@ void enable(const std::string& store) {
   open_plan_memory();
   install_allocators();
   apply_options();
+  disown_steps();
   set_planning(true);
   watch_scripted_steps(true);
   std::lock_guard lock(g_mutex);

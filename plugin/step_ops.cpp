@@ -168,6 +168,11 @@ StepOps unwatch_ops(PlannedAllocator& allocator) {
   return found;
 }
 
+void abandon_ops(PlannedAllocator& allocator) {
+  std::lock_guard lock(watch().mutex);
+  if (watch().allocator == &allocator) watch().allocator = nullptr;
+}
+
 std::vector<std::int32_t> assign_ops(StepOps& ops, const StepRecord& record) {
   const std::vector<std::size_t> found = find_ops(ops, record);
   std::vector<std::size_t> order(ops.ops.size());

@@ -125,6 +125,13 @@ StepDigest StepPlanner::end(bool complete) {
   return waiting;
 }
 
+void StepPlanner::abandon() {
+  std::lock_guard lock(mutex_);
+  abandon_ops(allocator_);
+  allocator_.end_step(/*complete=*/false);
+  before_ = newest_ = nullptr;
+}
+
 /// Null if steps that begin like this have been given up.
 StepPlanner::Phase StepPlanner::phase_of_step(const StepScope& step) {
   const StepRecord& record = step.record();

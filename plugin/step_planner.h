@@ -53,6 +53,8 @@ class StepPlanner {
   bool begin();
   /// Returns the phase that is to be planned by the caller, where plans are shared; else 0.
   StepDigest end(bool complete);
+  /// As `end`, where the thread itself ends.
+  void abandon();
   void plan_now(StepDigest digest);
   /// Whether a backward has allocated in the step that is open.
   bool has_run_backward();

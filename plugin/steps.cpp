@@ -20,7 +20,7 @@
 namespace stowage {
 namespace {
 
-std::atomic<std::int64_t> g_era{0};  // of plans, until they are forgotten
+std::atomic<std::int64_t> g_era{0};  // which `disown_steps` ends
 std::mutex g_mutex;  // guards the list; planners live forever, since threads hold on to them
 
 std::list<StepPlanner>& planners() {
@@ -47,10 +47,10 @@ struct OpenStep {
   std::int64_t era = 0;         ///< of `g_era`, in which all this is true
 
   ~OpenStep() {
-    if (is_open) close(/*complete=*/false);
+    if (is_open && planner != nullptr) planner->abandon();
   }
 
-  /// Once everything has been forgotten, so is what the thread did before. Called before it opens a step.
+  /// Called before the thread opens a step: in a new era its step of the last is over.
   void refresh() {
     if (std::exchange(era, g_era.load(std::memory_order_relaxed)) == g_era.load(std::memory_order_relaxed)) return;
     if (is_open) close(/*complete=*/false);
@@ -168,8 +168,10 @@ nlohmann::json steps_status() {
   return all;
 }
 
+void disown_steps() { g_era.fetch_add(1, std::memory_order_relaxed); }
+
 void forget_steps() {
-  g_era.fetch_add(1, std::memory_order_relaxed);
+  disown_steps();
   std::lock_guard lock(g_mutex);
   for (StepPlanner& planner : planners()) planner.forget();
 }

@@ -42,7 +42,9 @@ void end_automatic_step(bool complete);
 /// As `stowage.status()["steps"]` shows it.
 nlohmann::json steps_status();
 
-/// Forgets all phases.
+/// Whatever steps threads have opened end when they open the next, and where they begin is open again.
+void disown_steps();
+/// The same, and forgets all phases.
 void forget_steps();
 
 }  // namespace stowage
