@@ -19,6 +19,7 @@
 #include "plugin/registry.h"
 #include "plugin/reuse.h"
 #include "plugin/rewrite.h"
+#include "plugin/steady_state.h"
 #include "solver/solve.h"
 #include "solver/validate.h"
 
@@ -44,51 +45,9 @@ bool may_record(c10::ArrayRef<c10::IValue> inputs) {
   });
 }
 
-/// Whether two runs made the same allocation, from whichever source its size is known.
-bool is_same(const profiler::AllocationRecord& before, profiler::AllocationRecord after) {
-  after.source = before.source;
-  return before == after;
-}
-
-bool are_alike(const Run& before, const Run& after) {
-  return before.uses == after.uses && std::equal(before.allocations.begin(), before.allocations.end(),
-                                                 after.allocations.begin(), after.allocations.end(), is_same);
-}
-
 /// Whether the thread is in a training step: then tensors of other regions and of autograd's own ops are live in every
 /// run, and an arena that is held meanwhile costs more than it saves. The plan's order and its frees hold without one.
 bool is_training() { return at::GradMode::is_enabled() || torch::autograd::get_current_node() != nullptr; }
-
-/// What CUPTI says against planning from the run; empty if nothing.
-std::string why_in_doubt(const Run& run) {
-  if (run.dropped_records > 0) {
-    return fmt::format(
-        "CUPTI dropped {} of its records; end what else records on the device meanwhile, such as torch.profiler, or "
-        "free host memory",
-        run.dropped_records);
-  }
-  if (run.size_mismatches > 0) {
-    return fmt::format(
-        "CUPTI and the allocator disagree on the size of {} of {} allocations; `stowage sql` on the view "
-        "'size_sources' shows which",
-        run.size_mismatches, run.allocations.size());
-  }
-  return {};
-}
-
-std::string difference(const Run& before, const Run& after) {
-  const std::size_t common = std::min(before.allocations.size(), after.allocations.size());
-  for (std::size_t each = 0; each < common; ++each) {
-    const auto& a = before.allocations[each];
-    const auto& b = after.allocations[each];
-    if (is_same(a, b)) continue;
-    return fmt::format("'{}' took {} B in one run and '{}' {} B in the next",
-                       before.ops[static_cast<std::size_t>(a.op)].name, a.requested_bytes,
-                       after.ops[static_cast<std::size_t>(b.op)].name, b.requested_bytes);
-  }
-  return fmt::format("{} allocations in one run and {} in the next", before.allocations.size(),
-                     after.allocations.size());
-}
 
 }  // namespace
 
@@ -321,19 +280,25 @@ bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code&
   bool is_first = false;
   {
     PlannedSession session(allocator, table);
-    if (!session.owns_arena()) return false;
-    Emptying emptying(outer_uses_, stack);
-    torch::jit::InterpreterState(code).run(stack);
+    if (!session.owns_arena() && table.arena_bytes > 0) return false;
+    follow(stack, planned, code);
 
     std::lock_guard lock(planned.mutex);
     planned.last = session.counters();
     planned.total.add(planned.last);
-    planned.last_emptied_bytes = emptying.emptied_bytes();
     planned.last_peak_bytes = planned.outside_bytes + table.arena_bytes + session.upstream_peak_bytes();
     is_first = ++planned.runs == 1;
   }
   if (is_first) allocator.trim();
   return true;
+}
+
+/// Runs the planned code: its order and its frees, whoever allocates.
+void Region::follow(Stack& stack, Planned& planned, const torch::jit::Code& code) const {
+  Emptying emptying(outer_uses_, stack);
+  torch::jit::InterpreterState(code).run(stack);
+  std::lock_guard lock(planned.mutex);
+  planned.last_emptied_bytes = emptying.emptied_bytes();
 }
 
 /// A plan that memory does not allow is given up: asking for it again at each run would cost more than it saves.

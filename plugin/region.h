@@ -44,6 +44,7 @@ class Region {
   void run_profiled(torch::jit::Stack& stack, Phase& phase);
   /// False, with the stack as it was, where the arena cannot be had. `code` is the plan's, or a verified copy of it.
   bool run_planned(torch::jit::Stack& stack, Planned& planned, const torch::jit::Code& code);
+  void follow(torch::jit::Stack& stack, Planned& planned, const torch::jit::Code& code) const;
   void drop_plan_without_arena(Phase& phase, Planned& planned);
   void run_verified(torch::jit::Stack& stack, Planned& planned);
   std::shared_ptr<Phase> phase_for(const torch::jit::Stack& inputs);

@@ -168,9 +168,17 @@ def test_user_keeps_an_activation(kept):
     assert_same(train, lambda: script(f"e, {kept}"))
 
 
-@pytest.mark.parametrize("view", [lambda t: t.detach(), lambda t: t[2:], lambda t: t.t().detach(), lambda t: t.data.numpy(),
-                                  lambda t: t.untyped_storage(), lambda t: torch.utils.dlpack.to_dlpack(t.detach())],
-                         ids=["detached", "slice", "transposed", "numpy", "storage", "dlpack"])
+VIEWS = {
+    "detached": lambda t: t.detach(),
+    "slice": lambda t: t[2:],
+    "transposed": lambda t: t.t().detach(),
+    "numpy": lambda t: t.data.numpy(),
+    "storage": lambda t: t.untyped_storage(),
+    "dlpack": lambda t: torch.utils.dlpack.to_dlpack(t.detach()),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_user_keeps_only_a_view_of_an_activation(view):
     """The tensor itself is gone before the backward."""
 
