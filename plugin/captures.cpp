@@ -43,23 +43,25 @@ void sweep(Memory& of) {
   of.next_sweep = std::max<std::size_t>(64, 2 * of.storages.size());
 }
 
-/// Whether nothing but these tensors of the stack holds the storage.
-bool is_held_by_outputs_alone(const at::Tensor& tensor, const Stack& outputs) {
-  std::vector<std::pair<const c10::TensorImpl*, std::uint32_t>> holders;  // how often the stack has each
+/// The storages that nothing but tensors of the stack holds, which nothing else holds either.
+std::vector<c10::Storage> held_by_alone(const Stack& outputs) {
+  std::unordered_map<const c10::TensorImpl*, std::uint32_t> references;  // by tensor: how often the stack has it
+  std::unordered_map<const c10::StorageImpl*, std::vector<const at::Tensor*>> tensors_of;
   for (const c10::IValue& output : outputs) {
-    if (!output.isTensor() || !output.toTensor().defined() || !output.toTensor().is_alias_of(tensor)) continue;
-    const c10::TensorImpl* impl = output.toTensor().unsafeGetTensorImpl();
-    const auto at = std::find_if(holders.begin(), holders.end(), [&](const auto& each) { return each.first == impl; });
-    if (at == holders.end()) {
-      holders.emplace_back(impl, 1);
-    } else {
-      ++at->second;
-    }
+    if (!output.isTensor() || !output.toTensor().defined() || !output.toTensor().has_storage()) continue;
+    const at::Tensor& tensor = output.toTensor();
+    if (++references[tensor.unsafeGetTensorImpl()] > 1) continue;
+    tensors_of[tensor.storage().unsafeGetStorageImpl()].push_back(&tensor);
   }
-  if (tensor.storage().use_count() != holders.size()) return false;
-  return std::all_of(holders.begin(), holders.end(), [](const auto& holder) {
-    return c10::raw::intrusive_ptr::use_count(const_cast<c10::TensorImpl*>(holder.first)) == holder.second;
-  });
+  std::vector<c10::Storage> alone;
+  for (const auto& [storage, tensors] : tensors_of) {
+    const bool is_alone = tensors.front()->storage().use_count() == tensors.size() &&
+                          std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
+                            return tensor->use_count() == references[tensor->unsafeGetTensorImpl()];
+                          });
+    if (is_alone) alone.push_back(tensors.front()->storage());
+  }
+  return alone;
 }
 
 }  // namespace
@@ -69,13 +71,10 @@ void remember_outputs(const Stack& outputs) {
   const std::uint64_t next = at::sequence_number::peek();
   if (next == 0) return;
   const NodeId newest{at::RecordFunction::currentThreadId(), next - 1};
+  const std::vector<c10::Storage> alone = held_by_alone(outputs);
   std::lock_guard lock(memory().mutex);
   sweep(memory());
-  for (const c10::IValue& output : outputs) {
-    if (!output.isTensor()) continue;
-    const at::Tensor& tensor = output.toTensor();
-    if (!tensor.defined() || !tensor.has_storage() || !is_held_by_outputs_alone(tensor, outputs)) continue;
-    const c10::Storage& storage = tensor.storage();
+  for (const c10::Storage& storage : alone) {
     memory().storages.insert_or_assign(storage.unsafeGetStorageImpl(),
                                        Remembered{storage.getWeakStorageImpl(), newest});
   }

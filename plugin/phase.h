@@ -26,6 +26,7 @@ struct Planned {
   SlotTable table_without_slots;  ///< of runs that take no arena
   PlannedAllocator* allocator = nullptr;
   bool recalled = false;
+  bool empties = false;  ///< inputs, after their last use
   std::int64_t outside_bytes = 0;
 
   std::mutex mutex;                    ///< guards what follows

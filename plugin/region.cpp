@@ -236,6 +236,7 @@ std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run
     std::vector<bool> may_end;
     for (const OuterUse& use : outer_uses_) {
       may_end.push_back(use.ends_here && (use.in_register || running_backward() != nullptr));
+      planned->empties |= may_end.back();
     }
     const std::shared_ptr<Graph> copy = planned_copy(facts_, run, plan, may_end);
     plan.graph_text = copy->toString(/*print_source_locations=*/false);
@@ -295,6 +296,7 @@ bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code&
 
 /// Runs the planned code: its order and its frees, whoever allocates.
 void Region::follow(Stack& stack, Planned& planned, const torch::jit::Code& code) const {
+  if (!planned.empties) return torch::jit::InterpreterState(code).run(stack);
   Emptying emptying(outer_uses_, stack);
   torch::jit::InterpreterState(code).run(stack);
   std::lock_guard lock(planned.mutex);
