@@ -9,9 +9,7 @@ what it reserves; without a GPU that is dry CUDA, which computes nothing.
 """
 
 import json
-import os
 import shlex
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from typing import Annotated
 
 import torch
 import typer
-from memory import chosen, launcher
+from memory import ask, chosen, launcher
 from rich.console import Console
 from rich.table import Table
 
@@ -39,7 +37,6 @@ SEGMENTS = {"cpu": {"": ""}, "cuda": {"native": "", "expandable": "expandable_se
 MODES = ("eager", "eager,planned", "scripted", "scripted,planned")
 #: How much more than the eager loop's live peak a planned loop may reserve.
 MARGIN = 0.01
-TIMEOUT_S = 1800
 
 
 @dataclass(frozen=True)
@@ -95,27 +92,14 @@ def explain(followed: dict) -> str:
     """Where the bytes of a planned step's last run came from."""
     if "arena_bytes" not in followed:
         return "; ".join(["no step was planned", *followed["notes"]])
-    missed = ", ".join(f"{mib(size)} {why}" for why, size in followed["missed_bytes"].items()) or "none"
-    return (f"arena {mib(followed['arena_bytes'])} MiB, its bound {mib(followed['arena_bound_bytes'])}; "
-            f"MiB missed: {missed}")
+    missed = ", ".join(f"{mib(size)} MiB {why}" for why, size in followed["missed_bytes"].items()) or "nothing"
+    return f"arena {mib(followed['arena_bytes'])} MiB, its bound {mib(followed['arena_bound_bytes'])} MiB, missed: {missed}"
 
 
 def measure(case: Case, mode: str, start: list[str]) -> dict:
     """The worker's answer, or why there is none."""
-    worker = Path(__file__).with_name("measuring") / "loop_worker.py"
-    command = [*start, sys.executable, str(worker), case.device, case.model, str(case.batch), case.optimizer, case.loop,
-               mode]
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONWARNINGS": "ignore"}
-    environment.pop("PYTORCH_ALLOC_CONF", None)
-    environment["PYTORCH_CUDA_ALLOC_CONF"] = SEGMENTS[case.device][case.segments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"no answer in {TIMEOUT_S} s"}
-    if done.returncode != 0:
-        return {"failed": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
+    arguments = [case.device, case.model, str(case.batch), case.optimizer, case.loop, mode]
+    return ask("loop_worker.py", arguments, start, SEGMENTS[case.device][case.segments])
 
 
 def run_all(rows: list[Row], modes: list[str], at_once: int, notes: Console) -> None:

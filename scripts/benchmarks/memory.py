@@ -54,8 +54,12 @@ def launcher() -> list[str]:
 def measure(row: Row, mode: str, start: list[str]) -> dict:
     """The worker's answer, or why there is none."""
     asked, settings = MODES[mode]
-    worker = Path(__file__).with_name("measuring") / "worker.py"
-    command = [*start, sys.executable, str(worker), row.model, str(row.batch), row.optimizer, asked]
+    return ask("worker.py", [row.model, str(row.batch), row.optimizer, asked], start, settings)
+
+
+def ask(worker: str, arguments: list[str], start: list[str], settings: str) -> dict:
+    """What a process that runs `worker` prints last, or why it does not; `settings` are PyTorch's allocator's."""
+    command = [*start, sys.executable, str(Path(__file__).with_name("measuring") / worker), *arguments]
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONWARNINGS": "ignore"}
     environment.pop("PYTORCH_ALLOC_CONF", None)

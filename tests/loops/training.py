@@ -118,5 +118,5 @@ def assert_same(loop: Callable[[Training], None]) -> list[Turn]:
 
 
 def planned_share(turns: list[Turn]) -> float:
-    """Of the bytes that these steps allocated."""
-    return sum(turn.planned_bytes for turn in turns) / sum(turn.bytes for turn in turns)
+    """Of the bytes that stowage counted in these steps; 0 if it counted none."""
+    return sum(turn.planned_bytes for turn in turns) / max(1, sum(turn.bytes for turn in turns))
