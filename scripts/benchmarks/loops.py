@@ -59,9 +59,9 @@ class Row:
 
     def ratio(self, planned: str) -> float | None:
         """What the planned loop reserves, of the eager loop's live peak."""
-        if not {"eager", planned} <= self.answers.keys() or any("failed" in self.answers[m] for m in ("eager", planned)):
-            return None
-        return self.answers[planned]["reserved_bytes"] / self.answers["eager"]["allocated_bytes"]
+        held = self.answers.get(planned, {}).get("reserved_bytes")
+        live = self.answers.get("eager", {}).get("allocated_bytes")
+        return held / live if held and live else None
 
     def is_same(self, planned: str) -> bool | None:
         """Whether losses, weights and the optimizer's state equal those of the loop unplanned; None where no figure is
@@ -93,7 +93,8 @@ def explain(followed: dict) -> str:
     if "arena_bytes" not in followed:
         return "; ".join(["no step was planned", *followed["notes"]])
     missed = ", ".join(f"{mib(size)} MiB {why}" for why, size in followed["missed_bytes"].items()) or "nothing"
-    return f"arena {mib(followed['arena_bytes'])} MiB, its bound {mib(followed['arena_bound_bytes'])} MiB, missed: {missed}"
+    arena, bound = mib(followed["arena_bytes"]), mib(followed["arena_bound_bytes"])
+    return f"arena {arena} MiB, its bound {bound} MiB, missed: {missed}"
 
 
 def measure(case: Case, mode: str, start: list[str]) -> dict:

@@ -84,7 +84,8 @@ class CudaMeter:
         torch.cuda.reset_peak_memory_stats()
 
     def peaks(self) -> dict[str, int]:
-        return {"allocated_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
+        stats = torch.cuda.memory_stats()
+        return {f"{what}_bytes": stats[f"{what}_bytes.all.peak"] for what in ("allocated", "reserved")}
 
 
 def hash_of(values: list[Tensor]) -> str:
