@@ -189,8 +189,8 @@ class PlannedAllocator {
   bool end_step(bool complete);
   /// Why the last step could not have its arena; empty if it could.
   std::string why_no_step_arena() const;
-  /// What to call, by its thread and without a lock, when a step allocates what no plan has there, for the first time in
-  /// it; null: nothing.
+  /// What to call, by its thread and without a lock, when a step allocates what no plan has there, for the first time
+  /// in it; null: nothing.
   void set_on_unplanned(void (*call)(PlannedAllocator&)) { on_unplanned_.store(call, std::memory_order_relaxed); }
   /// Whether a step is open that allocations of the calling thread belong to.
   bool is_in_step() const;

@@ -44,15 +44,14 @@ profiler::RunKey key_for(c10::Device device) {
 
 }  // namespace
 
-void remember_step(c10::Device device, const StepPhase& phase, const StepRecord& record, const StepOps& ops,
-                   std::int64_t step) {
-  if (!has_plan_memory()) return;
+PlannedRun to_remember(c10::Device device, const StepPhase& phase, const StepRecord& record, const StepOps& ops,
+                       std::int64_t step) {
   PlannedRun planned = to_planned_run(phase, record, ops, alignment_bytes(device));
   planned.run.key = key_for(device);
   planned.run.key.signature = fmt::format("{:016x}", phase.digest);
   planned.run.name = fmt::format("step on {}", device.str());
   planned.run.execution = static_cast<std::int32_t>(step);
-  remember(planned.run, planned.plan);
+  return planned;
 }
 
 std::vector<std::shared_ptr<StepPhase>> recall_steps(c10::Device device) {

@@ -68,7 +68,7 @@ std::int32_t next_event() {
 
 std::unique_ptr<at::ObserverContext> begin_op(const at::RecordFunction& function) {
   std::lock_guard lock(watch().mutex);
-  if (watch().allocator == nullptr) return nullptr;
+  if (watch().allocator == nullptr || !watch().allocator->is_in_step()) return nullptr;
   Place& place = t_place;
   if (place.watch != watch().id) place = {.watch = watch().id, .depth = 0, .scope = {}};
   auto mark = std::make_unique<Mark>();

@@ -46,8 +46,7 @@ std::string difference(const StepRecord& before, const StepRecord& after) {
 StepPlanner::StepPlanner(c10::Device device) : device_(device), allocator_(allocator_of(device)) {}
 
 void StepPlanner::recall() {
-  // Ranks that share plans must all have one or none, and each has a store of its own.
-  if (std::exchange(has_recalled_, true) || options().share_plans) return;
+  if (std::exchange(has_recalled_, true)) return;
   StepPhase* before = nullptr;
   for (Phase& phase : recall_steps(device_)) {
     if (before != nullptr) before->next = phase->digest;
@@ -58,11 +57,14 @@ void StepPlanner::recall() {
   if (!phases_.empty()) offer_plans();
 }
 
+void StepPlanner::write_plans() {
+  for (const profiler::PlannedRun& planned : unwritten_) remember(planned.run, planned.plan);
+  unwritten_.clear();
+}
+
 void StepPlanner::forget_strangers() {
-  const auto is_recalled = [](const Phase& phase) { return phase->recalled; };
-  if (std::none_of(phases_.begin(), phases_.end(), is_recalled)) return;
-  if (std::any_of(phases_.begin(), phases_.end(), [&](const Phase& p) { return is_recalled(p) && p->seen > 0; })) return;
-  std::erase_if(phases_, is_recalled);
+  if (has_met_recalled_) return;
+  if (std::erase_if(phases_, [](const Phase& phase) { return phase->recalled; }) == 0) return;
   arena_bytes_ = 0;
   for (const Phase& phase : phases_) {
     if (phase->plan.table != nullptr) arena_bytes_ = std::max(arena_bytes_, phase->plan.table->arena_bytes);
@@ -122,6 +124,7 @@ StepDigest StepPlanner::end(bool complete) {
   }
   before_ = newest_;
   offer_plans();
+  write_plans();
   return waiting;
 }
 
@@ -151,6 +154,7 @@ StepPlanner::Phase StepPlanner::phase_of_step(const StepScope& step) {
     phases_.push_front(std::move(phase));
   }
   ++phases_.front()->seen;
+  has_met_recalled_ = has_met_recalled_ || phases_.front()->recalled;
   return phases_.front();
 }
 
@@ -185,6 +189,7 @@ void StepPlanner::learn(const Phase& phase) {
   StepRecord newest;
   allocator_.with_step([&](const StepScope& step) { newest = step.record(); });
   make_plan(*phase, phase == newest_ ? &newest : nullptr);
+  forget_strangers();
 }
 
 void StepPlanner::make_plan(StepPhase& phase, const StepRecord* newest) {
@@ -207,10 +212,9 @@ void StepPlanner::make_plan(StepPhase& phase, const StepRecord* newest) {
   unplanned_steps_[phase.first_bytes] = 0;
   arena_bytes_ = std::max(arena_bytes_, phase.plan.table->arena_bytes);
   phase.planning_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now() - begin).count();
-  forget_strangers();
-  remember_step(device_, phase, record, phase.ops, steps_);
-  phase.ops = {};
   remember_first();
+  if (has_plan_memory()) unwritten_.push_back(to_remember(device_, phase, record, phase.ops, steps_));
+  phase.ops = {};
 }
 
 StepPlanOptions StepPlanner::planning_options(const StepPhase& phase) const {
@@ -228,7 +232,7 @@ void StepPlanner::remember_first() {
   if (first == nullptr || first->plan.table != nullptr || !first->record || !has_plan_memory()) return;
   try {
     first->plan = plan_step(*first->record, planning_options(*first));
-    remember_step(device_, *first, *first->record, first->ops, /*step=*/1);
+    unwritten_.push_back(to_remember(device_, *first, *first->record, first->ops, /*step=*/1));
   } catch (const std::exception&) {
     // It goes on unplanned here as well.
   }
@@ -287,6 +291,7 @@ void StepPlanner::plan_now(StepDigest digest) {
   if (phase == nullptr || phase->plan.table != nullptr || !phase->record) return;
   learn(phase);
   offer_plans();
+  write_plans();
 }
 
 std::string StepPlanner::plan_text(StepDigest digest) const {
@@ -320,7 +325,7 @@ void StepPlanner::forget() {
   before_ = newest_ = first_ = nullptr;
   carried_ = {};
   unplanned_steps_.clear();
-  has_recalled_ = false;
+  has_recalled_ = has_met_recalled_ = false;
   is_learning_ = true;
   arena_bytes_ = steps_ = planned_steps_ = bytes_ = planned_bytes_ = 0;
   offer_plans();

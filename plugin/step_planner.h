@@ -16,6 +16,7 @@
 #include "plugin/step_ops.h"
 #include "plugin/step_plan.h"
 #include "plugin/torch_headers.h"
+#include "profiler/store.h"
 
 namespace stowage {
 
@@ -70,8 +71,11 @@ class StepPlanner {
 
   Phase find(StepDigest digest) const;
   void recall();
-  /// The first step may be of a kind of its own, as optimizers make their state in it: the next process begins with it, too.
+  /// The first step may be of a kind of its own, as optimizers make their state in it: the next process begins with it,
+  /// too.
   void remember_first();
+  /// Not while the allocator's lock is held.
+  void write_plans();
   StepPlanOptions planning_options(const StepPhase& phase) const;
   /// Plans from the store of which none has been met are of another program.
   void forget_strangers();
@@ -102,10 +106,12 @@ class StepPlanner {
   std::int64_t planned_bytes_ = 0;
   std::int64_t trimmed_bytes_ = 0;  ///< the arena for which the upstream has given back what profiling left
   bool has_recalled_ = false;
-  bool is_learning_ = true;  ///< the newest step that followed no plan may be met again
+  bool has_met_recalled_ = false;  ///< the store knows this program
+  std::vector<profiler::PlannedRun> unwritten_;
+  bool is_learning_ = true;    ///< the newest step that followed no plan may be met again
   bool watches_next_ = false;  ///< a phase that is planned is to be planned anew
-  Phase first_;              ///< that of the first step, until a plan is made
-  StepOps ops_before_;       ///< of the step before, if it was watched
+  Phase first_;                ///< that of the first step, until a plan is made
+  StepOps ops_before_;         ///< of the step before, if it was watched
   StepOps ops_;
   std::int64_t watched_steps_ = 0;
 };

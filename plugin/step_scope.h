@@ -29,7 +29,7 @@ class StepScope {
     bool is_planned = false;       ///< the plan knows of it
     std::int64_t offset_bytes = 0;
     std::int64_t slot_bytes = 0;  ///< 0: it gets no slot
-    bool leaves_plans = false;     ///< the step's first that no plan foresaw where it came
+    bool leaves_plans = false;    ///< the step's first that no plan foresaw where it came
   };
 
   /// The plans to choose from, the likeliest first.

@@ -31,12 +31,8 @@ nlohmann::json StepPhase::status() const {
 
 nlohmann::json StepPlanner::status() const {
   std::lock_guard lock(mutex_);
-  nlohmann::json json{{"device", device_.str()},
-                      {"steps", steps_},
-                      {"planned_steps", planned_steps_},
-                      {"watched_steps", watched_steps_},
-                      {"bytes", bytes_},
-                      {"planned_bytes", planned_bytes_},
+  nlohmann::json json{{"device", device_.str()},          {"steps", steps_}, {"planned_steps", planned_steps_},
+                      {"watched_steps", watched_steps_},  {"bytes", bytes_}, {"planned_bytes", planned_bytes_},
                       {"phases", nlohmann::json::array()}};
   for (const auto& phase : phases_) json["phases"].push_back(phase->status());
   return json;
