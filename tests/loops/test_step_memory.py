@@ -42,6 +42,9 @@ for turn in range(8):
             kept = model[0].weight.detach().repeat(8, 1).exp()
         if kind == "late":
             optimizer.zero_grad()
+    if kind == "evaluated" and turn > 3:
+        with stowage.step(device="cpu"), torch.no_grad():
+            model(x[:100])
     losses.append(loss.item().hex())
     planned.append(sum(each["planned_steps"] for each in stowage.status()["steps"]))
 status = stowage.status()
@@ -108,7 +111,7 @@ def test_planned_steps_run_without_a_callback_for_each_op(store: Path) -> None:
 
 def test_the_store_names_the_ops_of_a_step(store: Path) -> None:
     run(store)
-    [(steady,)] = rows(store, "SELECT max(id) FROM runs WHERE execution > 1")
+    [(steady,)] = rows(store, "SELECT max(id) FROM runs")  # that of the first step comes before
     ops = rows(store, f"SELECT kind, scope FROM ops WHERE run_id = {steady}")
     assert ("aten::linear", "") in ops and ("aten::mm", "AddmmBackward0") in ops
     assert any(scope.startswith("Optimizer.step#Adam") for _, scope in ops)
@@ -121,6 +124,17 @@ def test_the_store_names_the_ops_of_a_step(store: Path) -> None:
     assert rows(store, f"SELECT count(*) FROM carried WHERE run_id = {steady}")[0][0] >= 4
     assert rows(store, f"SELECT count(*) FROM lifetimes WHERE run_id = {steady} AND free_event IS NULL "
                        "AND next_free_event IS NULL") == [(0,)]
+
+
+def test_ops_are_watched_from_where_a_step_leaves_the_plans(store: Path) -> None:
+    """Evaluation comes when training is planned already: its first op alone runs before that shows."""
+    result = run(store, LOOP_KIND="evaluated")
+    assert result["watched"] == [True, True, True, False, False, False, False, False]
+    [(evaluation,)] = rows(store, "SELECT max(id) FROM runs")
+    kinds = [kind for kind, in rows(store, f"SELECT kind FROM ops WHERE run_id = {evaluation} ORDER BY op")]
+    assert kinds[0] == "outside" and kinds.count("outside") == 1
+    outermost = [kind for kind in kinds if kind in ("aten::relu", "aten::linear")]  # and parts of the first op
+    assert outermost == ["aten::relu", "aten::linear", "aten::relu", "aten::linear"]
 
 
 @pytest.mark.parametrize("column", ["device", "torch_version", "rules", "graph_hash"])
