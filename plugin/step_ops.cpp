@@ -150,8 +150,8 @@ void watch_ops(PlannedAllocator& allocator) {
   ++watch().id;
   watch().ops.clear();
   watch().begin = steady_clock::now();
-  // A thread's own callback, which autograd hands on to the threads that run its backward.
-  watch().callback = at::addThreadLocalCallback(
+  // Not a callback of the thread: autograd, and checkpoints, put those back that were there before them.
+  watch().callback = at::addGlobalCallback(
       at::RecordFunctionCallback(begin_op, end_op)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
 }

@@ -33,8 +33,6 @@ void watch_ops(PlannedAllocator& allocator);
 
 /// Ends the watch over the allocator's step, by the thread that began it. Nothing if there was none.
 StepOps unwatch_ops(PlannedAllocator& allocator);
-/// The same as the thread ends: PyTorch has dropped its callbacks already.
-void abandon_ops(PlannedAllocator& allocator);
 
 /// The op of each allocation of the step that was watched. `ops` gets one of kind "outside" for each row of allocations
 /// that no op in it made.

@@ -130,7 +130,7 @@ StepDigest StepPlanner::end(bool complete) {
 
 void StepPlanner::abandon() {
   std::lock_guard lock(mutex_);
-  abandon_ops(allocator_);
+  unwatch_ops(allocator_);
   allocator_.end_step(/*complete=*/false);
   before_ = newest_ = nullptr;
 }
