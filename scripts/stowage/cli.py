@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from stowage.explaining import print_explanation, to_json
+from stowage.moves import explain as explain_step
 from stowage.store import Row, Store, StoreError
 from stowage.text import NOTHING, date, duration, print_table, printable, size
 from stowage.verdict import all_equal, verdicts, verified_regions, why_nothing_ran
@@ -160,6 +162,21 @@ def peak(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit:
         print()
         print(f"bound: no order needs less than {size(run['bound_bytes'])}")
     suggest("tensors", store, run_id)
+
+
+@app.command(epilog="Example: stowage explain profile.db")
+def explain(store: StorePath, run_id: RunId = None, as_json: AsJson = False) -> None:
+    """Says where a step's peak is, what lives there, and what would move it where."""
+    with Store(store) as opened:
+        run = opened.step(run_id)
+        found = explain_step(*opened.recorded_step(run))
+    if as_json:
+        return print_json({"run": run, **to_json(found)})
+
+    note_run(run)
+    note_mismatch("the record", {"live_bytes": found.peak.live_bytes}, run["unplanned_peak_bytes"])
+    print_explanation(found)
+    suggest("peak", store, run["run_id"])
 
 
 @app.command(epilog="Example: stowage plan profile.db --json")

@@ -8,6 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from stowage.peaks import Allocation, Op
+
 APPLICATION_ID = 0x73746F77  # "stow"
 SCHEMA_VERSION = 5
 OLDEST_SQLITE = (3, 37)  # STRICT tables
@@ -178,6 +180,30 @@ class Store:
             raise StoreError(f"cannot show the plan of run {run['run_id']} in store '{self.path}': it has none; "
                              "choose a planned run from 'stowage info'")
         return run
+
+    def step(self, run_id: int | None) -> Row:
+        """The step with that id; for None the newest that has a plan, or else the newest."""
+        if run_id is not None and self.run(run_id)["kind"] != "step":
+            raise StoreError(f"cannot explain run {run_id} of store '{self.path}': it is a run of a graph, not a step of a "
+                             "loop; 'stowage peak' shows what lives at its peak")
+        steps = [run for run in self.runs() if run["kind"] == "step" and run_id in (None, run["run_id"])]
+        if not steps:
+            raise StoreError(f"cannot explain store '{self.path}': it has no step of a loop; train with "
+                             "'with stowage.step():' around each step, or see 'stowage peak'")
+        return self.run(max((run["planned_peak_bytes"] is not None, run["run_id"]) for run in steps)[1])
+
+    def recorded_step(self, run: Row) -> tuple[list[Op], list[Allocation]]:
+        """Its ops in order, and its allocations in order."""
+        ops = self.query("SELECT op, name, kind, scope FROM ops WHERE run_id = ? ORDER BY op", run["run_id"])
+        allocations = self.query("""
+            SELECT a.op, a.requested_bytes AS size_bytes, a.allocate_event, a.free_op, a.free_event,
+                   c.free_op AS next_free_op, c.free_event AS next_free_event
+            FROM allocations AS a LEFT JOIN carried AS c ON c.run_id = a.run_id AND c.allocation = a.allocation
+            WHERE a.run_id = ? ORDER BY a.allocate_event""", run["run_id"])
+        if not allocations:
+            raise StoreError(f"cannot explain run {run['run_id']} of store '{self.path}': it allocates nothing of 1 KiB or "
+                             "more; choose another from 'stowage info'")
+        return [Op(**row) for row in ops], [Allocation(**row) for row in allocations]
 
     def ops(self, run: Row, planned: bool) -> list[Row]:
         """Ops in the order in which they run. `live_bytes` is the most that lives while the op runs.
