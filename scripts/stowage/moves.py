@@ -70,7 +70,8 @@ class _Update:
     def by_parameter(self) -> list[int]:
         """The most bytes of temporaries at once, of each parameter; some entries may be of no parameter, and 0."""
         if self.sets:
-            return [self.sets_at_once() * size for size in self.sizes()]
+            at_once = self.sets_at_once()
+            return [at_once * size for size in self.sizes()]
         ops, last_kind = sorted(self.kinds), self.kinds[self.last_op]
         ends = [op for op in ops if self.kinds[op] == last_kind]  # single-tensor forms end each parameter alike
         parts = groupby(self.temporaries, key=lambda each: bisect_left(ends, each.op))
