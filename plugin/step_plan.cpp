@@ -66,10 +66,20 @@ void fix_carried(std::vector<CyclicBuffer>& buffers, const CarriedSlots& decided
   }
 }
 
-/// What was left behind, but for what the step's own carried tensors stand for: those last as long as either.
-std::vector<solver::Obstacle> to_obstacles(const StepRecord& record, std::vector<CyclicBuffer>& buffers) {
+bool is_decided(const LeftBehind& left, const CarriedSlots& decided) {
+  for (std::size_t at = 0; at < decided.size_bytes.size(); ++at) {
+    if (decided.size_bytes[at] == left.size_bytes && decided.offset_bytes[at] == left.offset_bytes) return true;
+  }
+  return false;
+}
+
+/// What was left behind where all phases have it, but for what the step's own carried tensors stand for: those last as
+/// long as either. What lay elsewhere may not lie there next time.
+std::vector<solver::Obstacle> to_obstacles(const StepRecord& record, std::vector<CyclicBuffer>& buffers,
+                                           const CarriedSlots& decided) {
   std::vector<solver::Obstacle> obstacles;
   for (const LeftBehind& left : record.left_behind) {
+    if (!is_decided(left, decided)) continue;
     const auto same = std::find_if(buffers.begin(), buffers.end(), [&](const CyclicBuffer& buffer) {
       return buffer.fixed_offset_bytes == left.offset_bytes && buffer.size_bytes == left.size_bytes;
     });
@@ -89,7 +99,7 @@ CyclicLayout lay_out(std::vector<CyclicBuffer> buffers, const StepRecord& record
   std::vector<CyclicBuffer> free_buffers = buffers;
   fix_carried(buffers, options.carried);
   std::vector<solver::Obstacle> obstacles;
-  if (!options.follows_itself) obstacles = to_obstacles(record, buffers);
+  if (!options.follows_itself) obstacles = to_obstacles(record, buffers, options.carried);
   try {
     return solver::lay_out_cyclic(buffers, record.event_count, obstacles, limits);
   } catch (const std::invalid_argument&) {

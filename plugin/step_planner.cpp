@@ -18,15 +18,24 @@
 namespace stowage {
 namespace {
 
-constexpr std::int64_t kGivenUp = -1;
-constexpr std::int64_t kMostPlans = 3;        ///< of one phase; then it is left as it is
-constexpr std::int64_t kCrowdedRuns = 3;      ///< after which a phase is planned anew
+constexpr std::int64_t kMostPlans = 6;        ///< of one phase; then it is left as it is
+constexpr std::int64_t kCrowdedRuns = 3;      ///< after which a phase is looked at again
+constexpr std::int64_t kLooks = 3;            ///< at runs of a phase, before it is planned anew
 constexpr std::int64_t kMuch = 100;           ///< a hundredth of a step's bytes
 constexpr std::int64_t kPlanningMs = 2'000;   ///< a step waits for its plan
-constexpr std::size_t kUnplannedPhases = 256;  ///< kept to be met again
+constexpr std::size_t kUnplannedPhases = 64;  ///< kept to be met again
 
 std::int64_t busy_bytes(const Counters& counters) {
   return counters.misses[static_cast<std::size_t>(Miss::kBusy)].bytes;
+}
+
+/// What had a slot and was still alive when the next step had ended.
+std::int64_t overstayed_bytes(const StepRecord& record) {
+  std::int64_t bytes = 0;
+  for (const StepAllocation& each : record.allocations) {
+    if (each.offset_bytes >= 0 && each.freed_in == FreedIn::kNoStepYet) bytes += each.size_bytes;
+  }
+  return bytes;
 }
 
 std::string difference(const StepRecord& before, const StepRecord& after) {
@@ -84,7 +93,7 @@ bool StepPlanner::begin() {
       std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase->plan.table != nullptr; });
   allocator_.set_on_unplanned(is_learning_ && has_plans ? watch_ops : nullptr);
   if (!allocator_.begin_step(arena_bytes_)) return false;
-  if (std::exchange(watches_next_, false) || (is_learning_ && !has_plans)) watch_ops(allocator_);
+  if (is_learning_ && !has_plans) watch_ops(allocator_);
   return true;
 }
 
@@ -119,7 +128,7 @@ StepDigest StepPlanner::end(bool complete) {
         learn(newest_);
       }
     } else if (newest_->plan.table == nullptr) {
-      give_up_if_unsteady(*newest_);
+      note_if_unsteady();
     }
   }
   before_ = newest_;
@@ -144,11 +153,9 @@ StepPlanner::Phase StepPlanner::phase_of_step(const StepScope& step) {
   if (found != phases_.end()) {
     phases_.splice(phases_.begin(), phases_, found);
   } else {
-    const std::int64_t first_bytes = record.allocations.front().size_bytes;
-    if (unplanned_steps_[first_bytes] == kGivenUp) return nullptr;
+    if (is_given_up_) return nullptr;
     auto phase = std::make_shared<StepPhase>();
     phase->digest = digest;
-    phase->first_bytes = first_bytes;
     phase->allocations = static_cast<std::int64_t>(record.allocations.size());
     for (const StepAllocation& each : record.allocations) phase->bytes += each.size_bytes;
     phases_.push_front(std::move(phase));
@@ -166,23 +173,31 @@ void StepPlanner::count(StepPhase& phase, const StepScope& step) {
   if (carried_.size_bytes.empty()) carried_ = phase.plan.carried;
   phase.last = step.counters();
   phase.total.add(phase.last);
-  phase.crowded_runs = busy_bytes(phase.last) * kMuch > phase.bytes ? phase.crowded_runs + 1 : 0;
+  if (busy_bytes(phase.last) * kMuch > phase.bytes && phase.looks_left == 0) ++phase.crowded_runs;
   if (phase.crowded_runs < kCrowdedRuns || phase.plans_made >= kMostPlans) return;
-  phase.record.reset();  // its tensors live otherwise than they did: look again
-  watches_next_ = true;
+  phase.looks_left = kLooks;  // its tensors live otherwise than they did
   phase.crowded_runs = 0;
 }
 
 void StepPlanner::complete_record_before(const Phase& now, const StepScope& step) {
   if (before_ == nullptr) return;
   before_->next = now->digest;
-  if (before_->record) return;
-  if (before_->plan.table != nullptr && before_->plans_made >= kMostPlans) return;
-  before_->record = step.record_before();
-  before_->ops = ops_before_;
-  before_->follows_itself = before_ == now;
-  // A plan that has become a bad one.
-  if (before_->plan.table != nullptr && (before_->plans_made > 0 || before_->recalled)) make_plan(*before_, nullptr);
+  StepPhase& phase = *before_;
+  if (!phase.record) {
+    phase.record = step.record_before();
+    phase.ops = ops_before_;
+    phase.follows_itself = before_ == now;
+    return;
+  }
+  // Steps that allocate alike may keep what they allocate for longer or shorter, as the micro-steps of an accumulation
+  // their gradients: the plan is for the longest.
+  const bool overstays = overstayed_bytes(step.record_before()) * kMuch > phase.bytes;
+  const bool looks = phase.plan.table == nullptr || phase.looks_left > 0;
+  if (!looks && !overstays) return;
+  join_lifetimes(*phase.record, step.record_before());
+  phase.follows_itself = phase.follows_itself && before_ == now;
+  const bool is_due = phase.looks_left > 0 ? --phase.looks_left == 0 : overstays;
+  if (is_due && phase.plan.table != nullptr && phase.plans_made < kMostPlans) make_plan(phase, nullptr);
 }
 
 void StepPlanner::learn(const Phase& phase) {
@@ -202,19 +217,18 @@ void StepPlanner::make_plan(StepPhase& phase, const StepRecord* newest) {
   } catch (const std::exception& failure) {
     note(fmt::format("cannot plan a step of {} allocations: {}; it goes on unplanned", phase.allocations,
                      first_line(failure.what())));
-    unplanned_steps_[phase.first_bytes] = kGivenUp;
+    is_given_up_ = true;
     return;
   }
   if (carried_.size_bytes.empty()) carried_ = phase.plan.carried;
   ++phase.plans_made;
   phase.recalled = false;
   phase.eager_peak_bytes = eager_peak_bytes(record);
-  unplanned_steps_[phase.first_bytes] = 0;
+  unlike_steps_ = 0;
   arena_bytes_ = std::max(arena_bytes_, phase.plan.table->arena_bytes);
   phase.planning_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now() - begin).count();
   remember_first();
   if (has_plan_memory()) unwritten_.push_back(to_remember(device_, phase, record, phase.ops, steps_));
-  phase.ops = {};
 }
 
 StepPlanOptions StepPlanner::planning_options(const StepPhase& phase) const {
@@ -239,26 +253,20 @@ void StepPlanner::remember_first() {
   first->plan = {};
 }
 
-void StepPlanner::give_up_if_unsteady(const StepPhase& phase) {
-  std::int64_t& steps = unplanned_steps_[phase.first_bytes];
-  const bool has_plan = std::any_of(phases_.begin(), phases_.end(), [&](const Phase& other) {
-    return other->first_bytes == phase.first_bytes && other->plan.table != nullptr;
-  });
-  if (steps == kGivenUp || has_plan || ++steps < options().max_profile_runs) return;
+/// Steps go on to be recorded, which costs little: one that comes again is planned.
+void StepPlanner::note_if_unsteady() {
+  if (newest_->seen > 1 || ++unlike_steps_ != options().max_profile_runs) return;
   std::string why;
   allocator_.with_step([&](const StepScope& step) { why = difference(step.record_before(), step.record()); });
-  note(fmt::format("steps that begin with an allocation of {} B are not planned: no two of {} were alike: {}",
-                   phase.first_bytes, steps, why));
-  steps = kGivenUp;
+  note(fmt::format("steps on {} are not planned: no two of {} were alike: {}; a kind that comes again will be",
+                   device_.str(), unlike_steps_, why));
   is_learning_ = false;
   forget_strangers();
-  std::erase_if(phases_, [&](const Phase& other) { return other->first_bytes == phase.first_bytes; });
-  newest_ = nullptr;
 }
 
 void StepPlanner::drop_plans(const std::string& why) {
   note(fmt::format("the plans of steps are given up: {}; training goes on unplanned", why));
-  for (const Phase& phase : phases_) unplanned_steps_[phase->first_bytes] = kGivenUp;
+  is_given_up_ = true;
   phases_.clear();
   before_ = newest_ = first_ = nullptr;
   arena_bytes_ = 0;
@@ -324,7 +332,8 @@ void StepPlanner::forget() {
   phases_.clear();
   before_ = newest_ = first_ = nullptr;
   carried_ = {};
-  unplanned_steps_.clear();
+  is_given_up_ = false;
+  unlike_steps_ = 0;
   has_recalled_ = has_met_recalled_ = false;
   is_learning_ = true;
   arena_bytes_ = steps_ = planned_steps_ = bytes_ = planned_bytes_ = 0;

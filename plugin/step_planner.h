@@ -7,7 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,11 +22,10 @@ namespace stowage {
 /// One kind of step: all that make the same allocations.
 struct StepPhase {
   StepDigest digest = 0;
-  std::int64_t first_bytes = 0;  ///< its first allocation: steps that begin alike may be hard to tell apart
   std::int64_t allocations = 0;
   std::int64_t bytes = 0;
   std::int64_t seen = 0;
-  std::optional<StepRecord> record;  ///< of one such step, complete with what the next one freed of it
+  std::optional<StepRecord> record;  ///< of such steps, complete with what the next one freed of them
   StepOps ops;                       ///< of the same step, if it was watched
   bool follows_itself = true;        ///< as far as the record shows
   StepPlan plan;                     ///< no table: not planned
@@ -36,7 +34,8 @@ struct StepPhase {
   std::int64_t eager_peak_bytes = 0;  ///< largest sum live at once of all that such a step allocates
   std::int64_t planning_ns = 0;
   std::int64_t runs = 0;
-  std::int64_t crowded_runs = 0;  ///< planned ones in a row in which much found its slot taken
+  std::int64_t crowded_runs = 0;  ///< in which much found its slot taken, since they were last looked at
+  std::int64_t looks_left = 0;    ///< runs to be looked at before it is planned anew
   std::int64_t plans_made = 0;
   Counters total;
   Counters last;
@@ -85,7 +84,7 @@ class StepPlanner {
   void learn(const Phase& phase);
   void count(StepPhase& phase, const StepScope& step);
   void make_plan(StepPhase& phase, const StepRecord* newest);
-  void give_up_if_unsteady(const StepPhase& phase);
+  void note_if_unsteady();
   void drop_plans(const std::string& why);
   /// The plans in the order in which the next step may follow them.
   void offer_plans();
@@ -98,7 +97,8 @@ class StepPlanner {
   Phase before_;              ///< that of the step before; null if that was nothing to learn from
   Phase newest_;              ///< the same of the step that has just ended
   CarriedSlots carried_;
-  std::unordered_map<std::int64_t, std::int64_t> unplanned_steps_;  ///< by first allocation; -1: given up
+  std::int64_t unlike_steps_ = 0;  ///< since the last plan: met for the first time
+  bool is_given_up_ = false;       ///< there will be no plans any more
   std::int64_t arena_bytes_ = 0;                                    ///< the largest that a plan needs
   std::int64_t steps_ = 0;
   std::int64_t planned_steps_ = 0;
@@ -109,7 +109,6 @@ class StepPlanner {
   bool has_met_recalled_ = false;  ///< the store knows this program
   std::vector<profiler::PlannedRun> unwritten_;
   bool is_learning_ = true;    ///< the newest step that followed no plan may be met again
-  bool watches_next_ = false;  ///< a phase that is planned is to be planned anew
   Phase first_;                ///< that of the first step, until a plan is made
   StepOps ops_before_;         ///< of the step before, if it was watched
   StepOps ops_;

@@ -240,7 +240,6 @@ std::shared_ptr<StepPhase> to_phase(const PlannedRun& planned, std::int64_t alig
   if (const std::string digest = fmt::format("{:016x}", phase->digest); digest != run.key.signature) {
     throw std::invalid_argument(fmt::format("its sizes have digest {}, not {}", digest, run.key.signature));
   }
-  phase->first_bytes = phase->record->allocations.front().size_bytes;
   phase->allocations = static_cast<std::int64_t>(phase->record->allocations.size());
   for (const StepAllocation& each : phase->record->allocations) phase->bytes += each.size_bytes;
   phase->eager_peak_bytes = run.peak_bytes;

@@ -61,12 +61,15 @@ TEST(StepPlan, AllPhasesCarryAtTheSamePlace) {
 
 TEST(StepPlan, KeepsClearOfWhatAnotherPhaseLeft) {
   StepPlanOptions options;
+  options.carried = {{kMiB}, {0}};
   options.follows_itself = false;
   StepRecord record;
   record.allocations = {one(kMiB, 0, FreedIn::kSameStep, 1), one(kMiB, 2, FreedIn::kSameStep, 4)};
   record.event_count = 5;
   record.left_behind = {{0, kMiB, 2}};  // until event 2
   EXPECT_EQ(offsets_of(*plan_step(record, options).table), (std::vector<std::int64_t>{kMiB, 0}));
+  options.carried = {};  // it was not left there by rule
+  EXPECT_EQ(offsets_of(*plan_step(record, options).table), (std::vector<std::int64_t>{0, 0}));
 }
 
 TEST(StepPlan, ALoopVariableHasTwoPlacesByTurns) {
