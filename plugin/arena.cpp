@@ -6,8 +6,20 @@
 
 namespace stowage {
 
+std::vector<std::int64_t> Arena::cuts() const {
+  std::vector<std::int64_t> cuts;
+  for (std::size_t block = 1; block < blocks_.size(); ++block) cuts.push_back(blocks_[block].begin_bytes);
+  return cuts;
+}
+
+const Arena::Block& Arena::block_at(std::int64_t offset_bytes) const {
+  const auto after =
+      std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& block) { return offset_bytes < block.end_bytes; });
+  return after == blocks_.end() ? blocks_.back() : *after;
+}
+
 char* Arena::address_of(std::int64_t offset_bytes) const {
-  const Block& block = offset_bytes < blocks_.front().end_bytes ? blocks_.front() : blocks_.back();
+  const Block& block = block_at(offset_bytes);
   return block.base + (offset_bytes - block.begin_bytes);
 }
 
@@ -32,7 +44,7 @@ Stream Arena::take_for(Stream stream) { return std::exchange(stream_, stream); }
 bool Arena::try_place(Slot slot, StepTag tag) {
   if (slot.offset_bytes < 0 || slot.size_bytes > size_bytes() - slot.offset_bytes) return false;
   const std::int64_t end_bytes = slot.offset_bytes + slot.size_bytes;
-  if (slot.offset_bytes < cut_bytes() && end_bytes > cut_bytes()) return false;
+  if (end_bytes > block_at(slot.offset_bytes).end_bytes) return false;
   const auto after = std::lower_bound(live_.begin(), live_.end(), slot.offset_bytes,
                                       [](const Span& span, std::int64_t begin) { return span.begin_bytes < begin; });
   if (after != live_.end() && after->begin_bytes < end_bytes) return false;

@@ -21,8 +21,8 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-/// One block of memory, or two, and which ranges of it are live. Not thread safe. A slot's offset counts from the first
-/// block's begin, and on from its end in the second: none lies in both.
+/// One block of memory, or several, and which ranges of them are live. Not thread safe. A slot's offset counts from the
+/// first block's begin, and on from its end in the next: none lies in two.
 ///
 /// A range is live from `try_place` until it is freed and, where another stream than the arena's may still use it,
 /// until the work that this stream had then is done: it is quarantined meanwhile.
@@ -61,8 +61,8 @@ class Arena {
   Arena(std::vector<Block> blocks, Stream stream) : blocks_(std::move(blocks)), stream_(stream) {}
 
   const std::vector<Block>& blocks() const { return blocks_; }
-  /// Where the second block begins; 0 if there is but one.
-  std::int64_t cut_bytes() const { return blocks_.back().begin_bytes; }
+  /// Where the second block begins, and those after it.
+  std::vector<std::int64_t> cuts() const;
   char* address_of(std::int64_t offset_bytes) const;
   /// The stream whose work uses the arena now.
   Stream stream() const { return stream_; }
@@ -110,6 +110,8 @@ class Arena {
 
   std::vector<Span>::iterator find(const void* pointer);
   bool has_guest(const Span& span) const;
+  /// The block in which the offset is.
+  const Block& block_at(std::int64_t offset_bytes) const;
 
   std::vector<Block> blocks_;
   Stream stream_;

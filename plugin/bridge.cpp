@@ -160,7 +160,7 @@ SlotTable to_slot_table(const Run& run, const PlanRecord& record) {
 
   SlotTable table;
   table.arena_bytes = record.arena_bytes;
-  table.cut_bytes = record.cut_bytes;
+  if (record.cut_bytes > 0) table.cuts = {record.cut_bytes};
   table.first_slot.assign(run.ops.size() + 1, 0);
   for (const profiler::AllocationRecord& allocation : run.allocations) ++table.first_slot[index(allocation.op) + 1];
   for (std::size_t op = 0; op < run.ops.size(); ++op) table.first_slot[op + 1] += table.first_slot[op];
@@ -180,7 +180,7 @@ SlotTable to_slot_table(const Run& run, const PlanRecord& record) {
 SlotTable without_slots(SlotTable table) {
   for (Slot& slot : table.slots) slot = {};
   table.arena_bytes = 0;
-  table.cut_bytes = 0;
+  table.cuts.clear();
   return table;
 }
 

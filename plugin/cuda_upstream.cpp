@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/cuda_upstream.h"
 
+#include <functional>
 #include <algorithm>
 #include <optional>
 #include <thread>
@@ -102,18 +103,19 @@ void CudaUpstream::free(void* pointer) noexcept {
 /// The allocator of cudaMallocAsync knows neither blocks nor pools with an allocator of their own.
 bool CudaUpstream::knows_pools() const { return native_.allocator->name() == "native"; }
 
-std::int64_t CudaUpstream::spare_bytes(Stream stream) {
-  if (!knows_pools()) return 0;
-  std::size_t largest_bytes = 0;
+std::vector<std::int64_t> CudaUpstream::spare_blocks(Stream stream) {
+  if (!knows_pools()) return {};
+  std::vector<std::int64_t> pieces;
   for (const auto& segment : native_.allocator->snapshot({0, 0}, /*include_traces=*/false).segments) {
     if (segment.device != device_ || segment.stream != reinterpret_cast<cudaStream_t>(stream)) continue;
     // Small blocks are cached among themselves; a pool's are for those who allocate from it.
     if (!segment.is_large || segment.owner_private_pool_id != c10::MempoolId_t{0, 0}) continue;
     for (const auto& block : segment.blocks) {
-      if (!block.allocated && !block.active) largest_bytes = std::max(largest_bytes, block.size);
+      if (!block.allocated && !block.active) pieces.push_back(static_cast<std::int64_t>(block.size));
     }
   }
-  return static_cast<std::int64_t>(largest_bytes);
+  std::sort(pieces.begin(), pieces.end(), std::greater<>());
+  return pieces;
 }
 
 void* CudaUpstream::allocate_apart(std::size_t size_bytes, Stream stream) {

@@ -43,7 +43,7 @@ class CudaUpstream final : public Upstream {
   bool may_serve() override;
   bool runs_backward() override { return torch::autograd::get_current_graph_task_id() >= 0; }
   void release_cache() override;
-  std::int64_t spare_bytes(Stream stream) override;
+  std::vector<std::int64_t> spare_blocks(Stream stream) override;
   void* allocate_apart(std::size_t size_bytes, Stream stream) override;
   void* allocate_direct(std::size_t size_bytes) override;
   void free_direct(void* pointer) noexcept override;

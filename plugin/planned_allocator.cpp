@@ -22,7 +22,10 @@ bool PlannedAllocator::is_arena_for(const SlotTable& table) const {
   if (table.arena_bytes == 0) return true;
   const Arena* arena = current_arena();
   if (arena == nullptr || arena->size_bytes() < table.arena_bytes) return false;
-  return arena->cut_bytes() == 0 || arena->cut_bytes() == table.cut_bytes || table.arena_bytes <= arena->cut_bytes();
+  const std::vector<std::int64_t> cuts = arena->cuts();
+  return std::all_of(cuts.begin(), cuts.end(), [&](std::int64_t cut) {
+    return cut >= table.arena_bytes || std::binary_search(table.cuts.begin(), table.cuts.end(), cut);
+  });
 }
 
 bool PlannedAllocator::has_arena_for(const SlotTable& table) const {
@@ -33,13 +36,17 @@ bool PlannedAllocator::has_arena_for(const SlotTable& table) const {
 void PlannedAllocator::reserve_arena(const SlotTable& table) {
   if (!upstream_.may_plan()) return;
   std::int64_t size_bytes = table.arena_bytes;
-  std::int64_t cut_bytes = table.cut_bytes;
+  std::vector<std::int64_t> cuts = table.cuts;
   {
     std::lock_guard lock(mutex_);
     if (is_arena_for(table) || arena_taken_ || std::exchange(reserving_, true)) return;
     if (Arena* arena = current_arena()) {
-      arena->retired = true;                               // no run takes it any more
-      if (arena->size_bytes() > cut_bytes) cut_bytes = 0;  // else those it serves fit below the cut
+      arena->retired = true;  // no run takes it any more
+      // Those it serves know of its cuts alone.
+      const std::vector<std::int64_t> known = arena->cuts();
+      std::erase_if(cuts, [&](std::int64_t cut) {
+        return cut < arena->size_bytes() && !std::binary_search(known.begin(), known.end(), cut);
+      });
       size_bytes = std::max(size_bytes, arena->size_bytes());
     }
   }
@@ -48,7 +55,7 @@ void PlannedAllocator::reserve_arena(const SlotTable& table) {
   const Stream stream = upstream_.current_stream();
   std::vector<Arena::Block> blocks;
   try {
-    blocks = allocate_blocks(size_bytes, cut_bytes, stream);
+    blocks = allocate_blocks(size_bytes, std::move(cuts), stream);
   } catch (...) {
     std::lock_guard lock(mutex_);
     reserving_ = false;
@@ -65,30 +72,53 @@ void PlannedAllocator::reserve_arena(const SlotTable& table) {
   reserving_ = false;
 }
 
-std::vector<Arena::Block> PlannedAllocator::allocate_blocks(std::int64_t size_bytes, std::int64_t cut_bytes,
+std::vector<Arena::Block> PlannedAllocator::allocate_blocks(std::int64_t size_bytes, std::vector<std::int64_t> cuts,
                                                             Stream stream) {
-  const std::int64_t spare_bytes = upstream_.spare_bytes(stream);
-  if (spare_bytes < cut_bytes) cut_bytes = 0;
-  auto allocate = [&](std::int64_t begin_bytes, std::int64_t end_bytes) {
-    const auto bytes = static_cast<std::size_t>(end_bytes - begin_bytes);
-    void* base = end_bytes <= spare_bytes ? upstream_.allocate(bytes, stream) : upstream_.allocate_apart(bytes, stream);
-    watch(base, {.size_bytes = end_bytes - begin_bytes, .tag = {}}, nullptr, stream);
-    return Arena::Block{static_cast<char*>(base), begin_bytes, end_bytes};
+  std::vector<std::int64_t> spare = upstream_.spare_blocks(stream);
+  /// Takes the smallest piece that is there anyway and large enough.
+  const auto take_spare = [&](std::int64_t block_bytes) {
+    const auto larger = std::find_if(spare.rbegin(), spare.rend(), [&](std::int64_t piece) { return piece >= block_bytes; });
+    if (larger == spare.rend()) return false;
+    spare.erase(std::next(larger).base());
+    return true;
   };
-  if (cut_bytes == 0) return {allocate(0, size_bytes)};
-  const Arena::Block below = allocate(0, cut_bytes);
+  std::erase_if(cuts, [&](std::int64_t cut) { return cut >= size_bytes; });
+  std::int64_t begin_bytes = 0;
+  const bool are_there = std::all_of(cuts.begin(), cuts.end(), [&](std::int64_t cut) {
+    return take_spare(cut - std::exchange(begin_bytes, cut));
+  });
+  if (!are_there) {
+    cuts.clear();
+    spare = upstream_.spare_blocks(stream);
+  }
+  cuts.push_back(size_bytes);
+  std::vector<Arena::Block> blocks;
   try {
-    return {below, allocate(cut_bytes, size_bytes)};
+    begin_bytes = 0;
+    for (const std::int64_t end_bytes : cuts) {
+      const auto bytes = static_cast<std::size_t>(end_bytes - begin_bytes);
+      const bool is_apart = end_bytes == size_bytes && !take_spare(end_bytes - begin_bytes);
+      void* base = is_apart ? upstream_.allocate_apart(bytes, stream) : upstream_.allocate(bytes, stream);
+      watch(base, {.size_bytes = end_bytes - begin_bytes, .tag = {}}, nullptr, stream);
+      blocks.push_back({static_cast<char*>(base), begin_bytes, end_bytes});
+      begin_bytes = end_bytes;
+    }
   } catch (...) {
-    free(below.base);
+    for (const Arena::Block& block : blocks) free(block.base);
     throw;
   }
+  return blocks;
 }
 
 std::int64_t PlannedAllocator::spare_bytes() {
-  if (arena_bytes() != 0) return 0;
+  const std::vector<std::int64_t> pieces = spare_blocks();
+  return pieces.empty() ? 0 : pieces.front();
+}
+
+std::vector<std::int64_t> PlannedAllocator::spare_blocks() {
+  if (arena_bytes() != 0) return {};
   upstream_.release_cache();
-  return upstream_.spare_bytes(upstream_.current_stream());
+  return upstream_.spare_blocks(upstream_.current_stream());
 }
 
 void PlannedAllocator::release_arena() {

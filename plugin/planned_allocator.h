@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,7 +25,7 @@ struct SlotTable {
   std::vector<Slot> slots;
   std::vector<std::int32_t> first_slot;  ///< by op, and the total at the end
   std::int64_t arena_bytes = 0;
-  std::int64_t cut_bytes = 0;  ///< no slot lies across it, so that the arena may be two blocks; 0: it must be one
+  std::vector<std::int64_t> cuts = {};  ///< no slot lies across one, so that the arena may be blocks; ascending
 
   /// The slot of the op's `index`-th allocation; null if there is none.
   const Slot* find(std::int32_t op, std::int32_t index) const;
@@ -180,11 +181,16 @@ class PlannedAllocator {
   void trim() { upstream_.release_cache(); }
   /// How much of that it cannot give back, in one piece that an arena may use. 0 if there is an arena already.
   std::int64_t spare_bytes();
+  /// Every such piece, the largest first.
+  std::vector<std::int64_t> spare_blocks();
 
   /// Opens a step: allocations of the calling thread, and of threads that run a backward, belong to it until it ends.
-  /// They are served from the arena, if no run holds it. One of `arena_bytes` is made when the first is to be served:
-  /// what the step before left may be gone by then. False: a step is open already.
-  bool begin_step(std::int64_t arena_bytes);
+  /// They are served from the arena, if no run holds it. One that is good for `needed` is made when the first comes: what
+  /// the step before left may be gone by then. False: a step is open already.
+  bool begin_step(SlotTable needed);
+  /// What to call, by its thread and without a lock, before a step without an arena allocates for the first time.
+  /// Returns what the arena must be good for.
+  void set_before_arena(std::function<SlotTable()> call) { before_arena_ = std::move(call); }
   /// Ends the step that the calling thread opened. False: it is nothing to learn from, or there is none.
   bool end_step(bool complete);
   /// Why the last step could not have its arena; empty if it could.
@@ -237,7 +243,7 @@ class PlannedAllocator {
   /// Null where the step wants no slot, or it is not free; then why.
   void* try_step_slot(const StepScope::Wanted& wanted, Miss& reason);
   /// Makes and takes the arena that the open step still lacks. Whether it has one then.
-  bool get_step_arena();
+  void get_step_arena();
   /// Places or shares the slot in the current arena; null where it is not free.
   void* try_slot(PlannedSession& session, Slot slot, std::int64_t size_bytes);
   /// Remembers an upstream block of the session, or of nobody while the meter runs.
@@ -259,7 +265,7 @@ class PlannedAllocator {
   /// For others to take; or for nobody, if it is to `retire`.
   void give_back_arena(Arena* arena, bool retire);
   bool is_arena_for(const SlotTable& table) const;
-  std::vector<Arena::Block> allocate_blocks(std::int64_t size_bytes, std::int64_t cut_bytes, Stream stream);
+  std::vector<Arena::Block> allocate_blocks(std::int64_t size_bytes, std::vector<std::int64_t> cuts, Stream stream);
   void update_arena_range();
   Session* find_session(std::uint64_t id);
 
@@ -270,6 +276,8 @@ class PlannedAllocator {
   std::atomic<std::size_t> quarantined_{0};     ///< ranges of all arenas
   std::atomic<std::uintptr_t> arena_begin_{0};  ///< every arena lies within; a quick test before the lock
   std::atomic<std::uintptr_t> arena_end_{0};
+  std::atomic<bool> step_lacks_arena_{false};   ///< the open step is to have one
+  std::function<SlotTable()> before_arena_;      ///< set between steps
   std::atomic<Thread> step_thread_{nullptr};    ///< that opened the step which is open
   std::atomic<void (*)(PlannedAllocator&)> on_unplanned_{nullptr};
 
@@ -281,7 +289,6 @@ class PlannedAllocator {
   bool arena_taken_ = false;
   StepScope step_;
   Arena* step_arena_ = nullptr;            ///< that the open step has taken, if it got it
-  std::int64_t step_arena_bytes_ = 0;      ///< that the open step still lacks
   std::string step_arena_failure_;
   bool reserving_ = false;  ///< a thread is about to make an arena
   std::uint64_t next_session_ = 1;

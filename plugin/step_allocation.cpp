@@ -14,19 +14,18 @@ bool PlannedAllocator::is_in_step() const {
   return thread != nullptr && (thread == this_thread() || upstream_.runs_backward());
 }
 
-bool PlannedAllocator::begin_step(std::int64_t arena_bytes) {
+bool PlannedAllocator::begin_step(SlotTable needed) {
   if (with_step([](const StepScope& step) { return step.is_open(); })) return false;
   const Stream stream = upstream_.current_stream();
-  const SlotTable needed{.slots = {}, .first_slot = {}, .arena_bytes = arena_bytes};
   Arena* arena = nullptr;
-  const bool may_plan = arena_bytes > 0 && upstream_.may_plan();
+  const bool may_plan = needed.arena_bytes > 0 && upstream_.may_plan();
   if (may_plan) take_arena(needed, stream, arena);
   {
     std::lock_guard lock(mutex_);
     if (!step_.is_open()) {
       step_.begin(this_thread(), stream);
       step_arena_ = arena;
-      step_arena_bytes_ = may_plan && !is_arena_for(needed) ? arena_bytes : 0;
+      step_lacks_arena_.store(may_plan && !is_arena_for(needed), std::memory_order_relaxed);
       step_arena_failure_.clear();
       // What has outlived two steps is nobody's concern any more.
       std::erase_if(ledger_, [&](const auto& known) {
@@ -58,6 +57,7 @@ bool PlannedAllocator::end_step(bool complete) {
 
 void* PlannedAllocator::allocate_in_step(std::size_t size_bytes, Stream stream) {
   const auto bytes = static_cast<std::int64_t>(size_bytes);
+  if (step_lacks_arena_.exchange(false, std::memory_order_relaxed)) get_step_arena();
   StepScope::Wanted wanted;
   Miss reason = Miss::kStream;
   {
@@ -73,7 +73,7 @@ void* PlannedAllocator::allocate_in_step(std::size_t size_bytes, Stream stream) 
   if (wanted.leaves_plans) {
     if (const auto call = on_unplanned_.load(std::memory_order_relaxed)) call(*this);
   }
-  if (reason == Miss::kBusy && (get_step_arena() || settle())) {
+  if (reason == Miss::kBusy && settle()) {
     std::lock_guard lock(mutex_);
     if (void* pointer = try_step_slot(wanted, reason)) return pointer;
   }
@@ -92,27 +92,19 @@ void* PlannedAllocator::allocate_in_step(std::size_t size_bytes, Stream stream) 
   return pointer;
 }
 
-bool PlannedAllocator::get_step_arena() {
-  SlotTable needed;
-  Stream stream = 0;
-  {
-    std::lock_guard lock(mutex_);
-    needed.arena_bytes = std::exchange(step_arena_bytes_, 0);
-    stream = step_.stream();
-  }
-  if (needed.arena_bytes == 0) return false;
+void PlannedAllocator::get_step_arena() {
   Arena* arena = nullptr;
   try {
+    const SlotTable needed = before_arena_();
     reserve_arena(needed);
-    if (!take_arena(needed, stream, arena)) return false;
+    if (!take_arena(needed, with_step([](const StepScope& step) { return step.stream(); }), arena)) return;
   } catch (const std::exception& failure) {
     std::lock_guard lock(mutex_);
     step_arena_failure_ = failure.what();
-    return false;
+    return;
   }
   std::lock_guard lock(mutex_);
   step_arena_ = arena;
-  return true;
 }
 
 std::string PlannedAllocator::why_no_step_arena() const {

@@ -98,13 +98,19 @@ CyclicLayout lay_out(std::vector<CyclicBuffer> buffers, const StepRecord& record
   limits.may_alternate = options.follows_itself;
   std::vector<CyclicBuffer> free_buffers = buffers;
   fix_carried(buffers, options.carried);
-  std::vector<solver::Obstacle> obstacles;
-  if (!options.follows_itself) obstacles = to_obstacles(record, buffers, options.carried);
+  std::vector<solver::Obstacle> walls;  // the last bytes before a cut are nobody's
+  for (const std::int64_t cut : options.cuts) {
+    walls.push_back({cut - options.alignment_bytes, options.alignment_bytes, record.event_count});
+  }
+  std::vector<solver::Obstacle> obstacles = walls;
+  if (!options.follows_itself) {
+    for (const solver::Obstacle& left : to_obstacles(record, buffers, options.carried)) obstacles.push_back(left);
+  }
   try {
     return solver::lay_out_cyclic(buffers, record.event_count, obstacles, limits);
   } catch (const std::invalid_argument&) {
     // What lies in the arena contradicts what was decided: each finds at run time what is free.
-    return solver::lay_out_cyclic(free_buffers, record.event_count, {}, limits);
+    return solver::lay_out_cyclic(free_buffers, record.event_count, walls, limits);
   }
 }
 
@@ -161,6 +167,7 @@ StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options) {
   StepTable& table = *plan.table;
   table.turns = layout.turns;
   table.arena_bytes = layout.arena_bytes;
+  table.cuts = options.cuts;
   std::size_t next = 0;
   for (std::size_t index = 0; index < record.allocations.size(); ++index) {
     const StepAllocation& each = record.allocations[index];
@@ -193,6 +200,7 @@ std::string to_text(const StepPlan& plan) {
   const StepTable& table = *plan.table;
   nlohmann::json json{{"turns", table.turns},
                       {"arena_bytes", table.arena_bytes},
+                      {"cuts", table.cuts},
                       {"carried", {plan.carried.size_bytes, plan.carried.offset_bytes}},
                       {"lanes", nlohmann::json::array()}};
   for (const auto& lane : table.lanes) {
@@ -235,6 +243,7 @@ StepPlan to_plan(const std::string& text, std::int64_t alignment_bytes) {
       throw std::invalid_argument(fmt::format("cannot read the plan of a step: {} turns", table.turns));
     }
     table.arena_bytes = json.at("arena_bytes");
+    table.cuts = json.at("cuts").get<std::vector<std::int64_t>>();
     plan.carried.size_bytes = json.at("carried").at(0).get<std::vector<std::int64_t>>();
     plan.carried.offset_bytes = json.at("carried").at(1).get<std::vector<std::int64_t>>();
     if (plan.carried.size_bytes.size() != plan.carried.offset_bytes.size()) plan.carried = {};

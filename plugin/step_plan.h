@@ -33,6 +33,8 @@ struct StepPlanOptions {
   std::int64_t alignment_bytes = 64;
   /// What another phase has already decided; empty: this one decides.
   CarriedSlots carried;
+  /// Offsets that no slot is to lie across; ascending.
+  std::vector<std::int64_t> cuts;
   /// Whether the step follows itself, so that what is live twice at once can have two places by turns, and what it found
   /// in the arena was its own.
   bool follows_itself = true;

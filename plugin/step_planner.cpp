@@ -22,6 +22,9 @@ constexpr std::int64_t kMostPlans = 6;        ///< of one phase; then it is left
 constexpr std::int64_t kCrowdedRuns = 3;      ///< after which a phase is looked at again
 constexpr std::int64_t kLooks = 3;            ///< at runs of a phase, before it is planned anew
 constexpr std::int64_t kMuch = 100;           ///< a hundredth of a step's bytes
+/// Pieces of memory that plans are laid out around: which are large enough to try, and how many at most.
+constexpr std::int64_t kLeastPieces[] = {2 << 20, 8 << 20, 64 << 20};
+constexpr std::size_t kMostPieces = 48;
 constexpr std::int64_t kPlanningMs = 2'000;   ///< a step waits for its plan
 constexpr std::size_t kUnplannedPhases = 64;  ///< kept to be met again
 
@@ -92,7 +95,8 @@ bool StepPlanner::begin() {
   const bool has_plans =
       std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase->plan.table != nullptr; });
   allocator_.set_on_unplanned(is_learning_ && has_plans ? watch_ops : nullptr);
-  if (!allocator_.begin_step(arena_bytes_)) return false;
+  allocator_.set_before_arena([this] { return before_arena(); });
+  if (!allocator_.begin_step(needed_arena())) return false;
   if (is_learning_ && !has_plans) watch_ops(allocator_);
   return true;
 }
@@ -235,6 +239,7 @@ StepPlanOptions StepPlanner::planning_options(const StepPhase& phase) const {
   StepPlanOptions how;
   how.alignment_bytes = alignment_bytes(device_);
   how.carried = carried_;
+  how.cuts = cuts_;
   how.follows_itself = phase.follows_itself;
   how.deadline =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(std::min(options().deadline_ms, kPlanningMs));
@@ -262,6 +267,62 @@ void StepPlanner::note_if_unsteady() {
                    device_.str(), unlike_steps_, why));
   is_learning_ = false;
   forget_strangers();
+}
+
+SlotTable StepPlanner::needed_arena() const {
+  return {.slots = {}, .first_slot = {}, .arena_bytes = arena_bytes_, .cuts = cuts_};
+}
+
+std::int64_t StepPlanner::lay_out_plans(const std::vector<std::int64_t>& cuts, std::vector<StepPlan>& plans) const {
+  CarriedSlots carried;
+  std::int64_t arena_bytes = 0;
+  plans.clear();
+  for (const Phase& phase : phases_) {
+    StepPlan& plan = plans.emplace_back();
+    if (phase->plan.table == nullptr || !phase->record) continue;
+    StepPlanOptions how = planning_options(*phase);
+    how.carried = carried;
+    how.cuts = cuts;
+    plan = plan_step(*phase->record, how);
+    if (carried.size_bytes.empty()) carried = plan.carried;
+    arena_bytes = std::max(arena_bytes, plan.table->arena_bytes);
+  }
+  return arena_bytes;
+}
+
+SlotTable StepPlanner::before_arena() {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(has_decided_cuts_, true)) return needed_arena();
+  const std::vector<std::int64_t> spare = allocator_.spare_blocks();
+  std::vector<StepPlan> best;
+  std::int64_t least_bytes = arena_bytes_;  // besides what is there anyway
+  for (const std::int64_t least_piece : kLeastPieces) {
+    std::vector<std::int64_t> cuts;
+    std::int64_t end_bytes = 0;
+    for (const std::int64_t piece : spare) {
+      if (piece >= least_piece && cuts.size() < kMostPieces) cuts.push_back(end_bytes += piece);
+    }
+    if (cuts.empty() || end_bytes >= arena_bytes_) continue;
+    std::vector<StepPlan> plans;
+    const std::int64_t besides_bytes = lay_out_plans(cuts, plans) - end_bytes;
+    if (besides_bytes >= least_bytes) continue;
+    least_bytes = besides_bytes;
+    best = std::move(plans);
+    cuts_ = std::move(cuts);
+  }
+  if (best.empty()) return needed_arena();
+  arena_bytes_ = 0;
+  carried_ = {};
+  auto plan = best.begin();
+  for (const Phase& phase : phases_) {
+    if (plan->table != nullptr) phase->plan = std::move(*plan);
+    ++plan;
+    if (phase->plan.table == nullptr) continue;
+    if (carried_.size_bytes.empty()) carried_ = phase->plan.carried;
+    arena_bytes_ = std::max(arena_bytes_, phase->plan.table->arena_bytes);
+  }
+  offer_plans();
+  return needed_arena();
 }
 
 void StepPlanner::drop_plans(const std::string& why) {
@@ -332,6 +393,8 @@ void StepPlanner::forget() {
   phases_.clear();
   before_ = newest_ = first_ = nullptr;
   carried_ = {};
+  cuts_ = {};
+  has_decided_cuts_ = false;
   is_given_up_ = false;
   unlike_steps_ = 0;
   has_recalled_ = has_met_recalled_ = false;

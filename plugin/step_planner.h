@@ -88,6 +88,12 @@ class StepPlanner {
   void drop_plans(const std::string& why);
   /// The plans in the order in which the next step may follow them.
   void offer_plans();
+  /// What the arena must be good for. Before the first is made, plans are laid out around the memory that the upstream
+  /// holds unused and cannot give back: what fits there is needed nowhere else.
+  SlotTable before_arena();
+  /// All plans anew, with these cuts. The largest arena that one needs.
+  std::int64_t lay_out_plans(const std::vector<std::int64_t>& cuts, std::vector<StepPlan>& plans) const;
+  SlotTable needed_arena() const;
 
   const c10::Device device_;
   PlannedAllocator& allocator_;
@@ -97,6 +103,8 @@ class StepPlanner {
   Phase before_;              ///< that of the step before; null if that was nothing to learn from
   Phase newest_;              ///< the same of the step that has just ended
   CarriedSlots carried_;
+  std::vector<std::int64_t> cuts_;  ///< of all plans
+  bool has_decided_cuts_ = false;
   std::int64_t unlike_steps_ = 0;  ///< since the last plan: met for the first time
   bool is_given_up_ = false;       ///< there will be no plans any more
   std::int64_t arena_bytes_ = 0;                                    ///< the largest that a plan needs

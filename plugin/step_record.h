@@ -77,6 +77,7 @@ struct StepTable {
   std::int32_t turns = 1;                 ///< steps take turns, each with offsets of its own
   std::int32_t next_turn = 0;             ///< guarded by the allocator's mutex
   std::int64_t arena_bytes = 0;
+  std::vector<std::int64_t> cuts;  ///< no slot lies across one, so that the arena may be blocks; ascending
 };
 
 }  // namespace stowage

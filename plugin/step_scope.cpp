@@ -113,6 +113,7 @@ const StepTable::Entry* StepScope::match(std::int32_t lane_index, std::int64_t s
   const StepTable::Entry* entry = next();
   if (entry == nullptr && is_in_order_ && change_table()) entry = next();
   if (entry != nullptr) {
+    if (lane.floor == lane.position) ++lane.floor;
     ++lane.position;
     lane.searches = 0;
     return entry;
@@ -157,7 +158,9 @@ bool StepScope::change_table() {
   return false;
 }
 
-/// The nearest place after, else before, at which the plan has the lane's last sizes; the last of them is there.
+/// The nearest place at which the plan has the lane's last sizes; the last of them is there. Not before that from which
+/// the lane has come: tensors that are made after the others of their size, as an optimizer's state is after the
+/// gradients, would take slots of those, and keep them.
 const StepTable::Entry* StepScope::find_position(Lane& lane, const std::vector<StepTable::Entry>& entries) {
   if (static_cast<std::size_t>(lane.count) < kContext || entries.size() < kContext || lane.searches >= kMostSearches) {
     return nullptr;
@@ -166,16 +169,17 @@ const StepTable::Entry* StepScope::find_position(Lane& lane, const std::vector<S
     return std::equal(lane.recent.begin(), lane.recent.end(), entries.begin() + static_cast<std::ptrdiff_t>(end - kContext),
                       [](std::int64_t size_bytes, const StepTable::Entry& entry) { return size_bytes == entry.size_bytes; });
   };
-  const std::size_t from = std::max(kContext, std::min(lane.position + 1, entries.size()));
-  for (std::size_t distance = 0; distance < entries.size(); ++distance) {
-    for (const bool forward : {true, false}) {
-      if (forward ? from + distance > entries.size() : distance == 0 || from < kContext + distance) continue;
-      const std::size_t end = forward ? from + distance : from - distance;
-      if (!is_here(end)) continue;
-      lane.position = end;
-      lane.searches = 0;
-      return &entries[end - 1];
-    }
+  const auto found_at = [&](std::size_t end) {
+    if (end > lane.position) lane.floor = lane.position;
+    lane.position = end;
+    lane.searches = 0;
+    return &entries[end - 1];
+  };
+  for (std::size_t end = std::max(kContext, lane.position + 1); end <= entries.size(); ++end) {
+    if (is_here(end)) return found_at(end);
+  }
+  for (std::size_t end = std::min(lane.position, entries.size()); end > lane.floor && end >= kContext; --end) {
+    if (is_here(end)) return found_at(end);
   }
   ++lane.searches;
   return nullptr;

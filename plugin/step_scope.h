@@ -20,8 +20,8 @@ Thread this_thread();
 /// turns out to be. Not thread safe: the allocator's mutex guards it.
 ///
 /// A phase is found by the first sizes of its sequence. The k-th allocation of a lane is looked for at the lane's
-/// position in the plan. What is not there goes upstream; where the last three sizes are found elsewhere in the plan,
-/// the position moves there. So one more or one less puts a step out of order for a few allocations, not for good.
+/// position in the plan. What is not there goes upstream; where the last three sizes are found further on in the plan,
+/// the position moves there, and back again if that was too far. So one more or one less puts a step out of order for a few allocations, not for good.
 class StepScope {
  public:
   struct Wanted {
@@ -79,6 +79,7 @@ class StepScope {
     std::int32_t count = 0;
     StepDigest digest = 0;
     std::size_t position = 0;
+    std::size_t floor = 0;  ///< from where it has jumped forward; what comes before has been
     std::array<std::int64_t, kContext> recent{};  ///< sizes, the newest last
     int searches = 0;
   };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 namespace stowage {
 
@@ -43,9 +44,9 @@ class Upstream {
   /// Gives memory back to the device that is held, but unused.
   virtual void release_cache() {}
 
-  /// How large the largest block is that `allocate` would take from what it holds unused, and could not give back for
-  /// what lies beside it.
-  virtual std::int64_t spare_bytes(Stream /*stream*/) { return 0; }
+  /// How large the blocks are, the largest first, that `allocate` would take from what it holds unused, and could not
+  /// give back for what lies beside them.
+  virtual std::vector<std::int64_t> spare_blocks(Stream /*stream*/) { return {}; }
   /// As `allocate`, in as little memory of the device as it takes.
   virtual void* allocate_apart(std::size_t size_bytes, Stream stream) { return allocate(size_bytes, stream); }
 

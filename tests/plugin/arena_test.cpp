@@ -129,7 +129,7 @@ class CutArena : public testing::Test {
 
 TEST_F(CutArena, HasOffsetsInBothBlocks) {
   EXPECT_EQ(arena.size_bytes(), 256);
-  EXPECT_EQ(arena.cut_bytes(), 96);
+  EXPECT_EQ(arena.cuts(), std::vector<std::int64_t>{96});
   EXPECT_EQ(arena.address_of(0), first());
   EXPECT_EQ(arena.address_of(95), first() + 95);
   EXPECT_EQ(arena.address_of(96), second());

@@ -20,7 +20,7 @@ constexpr Stream kSide = 16;
 class Cut : public Planned {
  protected:
   Cut() {
-    table.cut_bytes = 64;
+    table.cuts = {64};
     upstream.spare = 64;
   }
   ~Cut() override { FakeUpstream::t_stream = 0; }
@@ -65,7 +65,7 @@ TEST_F(Cut, IsWholeWhereTooLittleIsSpare) {
 
 TEST_F(Cut, WholeArenaLiesInSpareMemoryThatHoldsIt) {
   upstream.spare = 192;
-  table.cut_bytes = 0;
+  table.cuts.clear();
   allocator.reserve_arena(table);
   EXPECT_EQ(upstream.live_blocks(), 1U);
   EXPECT_TRUE(upstream.apart_bytes.empty());
@@ -88,7 +88,7 @@ TEST_F(Cut, SecondBlockRefusedGivesTheFirstBack) {
 
 TEST_F(Cut, PlansWithUnlikeCutsShareAWholeArena) {
   SlotTable other = table;
-  other.cut_bytes = 128;
+  other.cuts = {128};
   other.slots = {{0, 128}, {128, 64}, {0, 64}, {0, 0}};
   upstream.spare = 128;
   int before = 0;
@@ -124,7 +124,7 @@ TEST_F(Cut, PlanThatFitsBelowTheCutSharesTheArena) {
 TEST_F(Cut, PlanThatIsNotCutNeedsAWholeArena) {
   allocator.reserve_arena(table);
   SlotTable whole = table;
-  whole.cut_bytes = 0;
+  whole.cuts.clear();
   whole.slots[0].size_bytes = 128;
   EXPECT_FALSE(allocator.has_arena_for(whole));
   EXPECT_FALSE(PlannedSession(allocator, whole).owns_arena());

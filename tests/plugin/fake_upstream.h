@@ -41,7 +41,9 @@ class FakeUpstream : public Upstream {
     ++allocations;
     return make(size_bytes, {.stream = stream});
   }
-  std::int64_t spare_bytes(Stream) override { return spare; }
+  std::vector<std::int64_t> spare_blocks(Stream) override {
+    return spare > 0 ? std::vector<std::int64_t>{spare} : std::vector<std::int64_t>{};
+  }
   void* allocate_apart(std::size_t size_bytes, Stream stream) override {
     if (refuse_apart) throw std::bad_alloc();
     void* pointer = allocate(size_bytes, stream);

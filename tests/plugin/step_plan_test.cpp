@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/step_plan.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -72,6 +73,20 @@ TEST(StepPlan, KeepsClearOfWhatAnotherPhaseLeft) {
   EXPECT_EQ(offsets_of(*plan_step(record, options).table), (std::vector<std::int64_t>{0, 0}));
 }
 
+TEST(StepPlan, NoSlotLiesAcrossACut) {
+  StepPlanOptions options;
+  options.cuts = {2 * kMiB};
+  // Below the cut 64 bytes less than 2 MiB are free: the two of 1 MiB do not both fit there.
+  StepRecord record;
+  record.allocations = {one(kMiB, 0, FreedIn::kSameStep, 2), one(kMiB, 1, FreedIn::kSameStep, 3)};
+  record.event_count = 4;
+  const StepPlan plan = plan_step(record, options);
+  const std::vector<std::int64_t> offsets = offsets_of(*plan.table);
+  EXPECT_EQ(std::max(offsets[0], offsets[1]), 2 * kMiB);
+  EXPECT_EQ(std::min(offsets[0], offsets[1]), 0);
+  EXPECT_EQ(plan.table->cuts, options.cuts);
+}
+
 TEST(StepPlan, ALoopVariableHasTwoPlacesByTurns) {
   StepRecord record;  // `out = model(x)`: the old one is freed after the new one is there
   record.allocations = {one(4 * kMiB, 0, FreedIn::kNextStep, 1)};
@@ -118,7 +133,7 @@ TEST(StepPlan, SurvivesAsText) {
 
 TEST(StepPlan, TextThatIsNoneIsRefused) {
   const auto plan_of = [](const char* turns, const char* entry) {
-    return fmt::format(R"({{"turns": {}, "arena_bytes": 4096, "carried": [[], []], "lanes": [[{}]]}})", turns, entry);
+    return fmt::format(R"({{"turns": {}, "arena_bytes": 4096, "cuts": [], "carried": [[], []], "lanes": [[{}]]}})", turns, entry);
   };
   EXPECT_NO_THROW(to_plan(plan_of("1", "[1024, 1024, [64]]"), 64));
   for (const std::string& text : {std::string("{"), std::string("{}"), plan_of("3", "[1024, 1024, [0, 0, 0]]"),

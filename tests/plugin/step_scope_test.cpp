@@ -116,6 +116,20 @@ TEST_F(Scope, OneLessCostsTheTwoAfterIt) {
   EXPECT_EQ(want_all({1024, 3072, 4096, 5120, 6144}), (std::vector<std::int64_t>{0, -1, -1, 4, 5}));
 }
 
+TEST_F(Scope, ComesBackFromTooFar) {
+  // Three more than planned are found at the end, too far on. After three others the place is known again.
+  begin({table_of({{{1024, 0}, {5120, 1}, {6144, 2}, {7168, 3}, {2048, 4}, {3072, 5}, {4096, 6}}})});
+  EXPECT_EQ(want_all({1024, 2048, 3072, 4096, 5120, 6144, 7168}),
+            (std::vector<std::int64_t>{0, -1, -1, 6, -1, -1, 3}));
+}
+
+TEST_F(Scope, WhatComesAfterThePlanTakesNoSlotOfIt) {
+  // As an optimizer's state that has the sizes of the gradients, in their order.
+  begin({table_of({{{1024, 0}, {2048, 1}, {3072, 2}, {4096, 3}}})});
+  EXPECT_EQ(want_all({1024, 2048, 3072, 4096, 1024, 2048, 3072, 4096}),
+            (std::vector<std::int64_t>{0, 1, 2, 3, -1, -1, -1, -1}));
+}
+
 TEST_F(Scope, ChangesToThePlanThatBeganTheSame) {
   const auto first = table_of({{{1024, 0}, {2048, 1}, {3072, 2}}});
   const auto second = table_of({{{1024, 10}, {2048, 11}, {4096, 12}, {5120, 13}}});

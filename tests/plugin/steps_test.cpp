@@ -37,7 +37,9 @@ class Steps : public testing::Test {
 
   bool begin(const std::shared_ptr<StepTable>& plan) {
     allocator.with_step([&](StepScope& step) { step.set_tables({plan}); });
-    return allocator.begin_step(plan->arena_bytes);
+    const SlotTable needed = arena_of(plan->arena_bytes);
+    allocator.set_before_arena([needed] { return needed; });
+    return allocator.begin_step(needed);
   }
   Counters counters() {
     return allocator.with_step([](const StepScope& step) { return step.counters(); });
@@ -114,7 +116,7 @@ TEST_F(Steps, ThreadsOfABackwardBelongToItAndOthersDoNot) {
   std::thread([&] {
     FakeUpstream::t_runs_backward = true;
     b = allocator.allocate(4096);
-    EXPECT_FALSE(allocator.begin_step(0)) << "one step at a time";
+    EXPECT_FALSE(allocator.begin_step({})) << "one step at a time";
     EXPECT_FALSE(allocator.end_step(true)) << "only by the thread that opened it";
   }).join();
   EXPECT_EQ(static_cast<char*>(b) - static_cast<char*>(a), 1024);
@@ -144,7 +146,7 @@ TEST_F(Steps, WhatGoesToAPoolOfItsOwnIsNotServed) {
 }
 
 TEST_F(Steps, AStepThatRunsOutOfMemoryIsNothingToLearnFrom) {
-  ASSERT_TRUE(allocator.begin_step(0));
+  ASSERT_TRUE(allocator.begin_step({}));
   upstream.refuse = true;
   EXPECT_THROW(allocator.allocate(1024), std::bad_alloc);
   upstream.refuse = false;
@@ -152,7 +154,7 @@ TEST_F(Steps, AStepThatRunsOutOfMemoryIsNothingToLearnFrom) {
 }
 
 TEST_F(Steps, AProfiledGraphDisturbsTheStep) {
-  ASSERT_TRUE(allocator.begin_step(0));
+  ASSERT_TRUE(allocator.begin_step({}));
   { ProfileSession session(allocator); }
   EXPECT_FALSE(allocator.end_step(true));
 }

@@ -38,7 +38,7 @@ class Program {
       table_.first_slot.push_back(static_cast<std::int32_t>(table_.slots.size()));
     }
     allocator_.set_poison(below(2) == 0);
-    table_.cut_bytes = 64 * below(14);
+    table_.cuts = any_cuts();
   }
   ~Program() {
     end_run();
@@ -102,6 +102,10 @@ class Program {
   };
 
   int below(int limit) { return static_cast<int>(random_() % static_cast<unsigned>(limit)); }
+  std::vector<std::int64_t> any_cuts() {
+    const std::int64_t cut_bytes = 64 * below(14);
+    return cut_bytes == 0 ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{cut_bytes};
+  }
   Stream any_stream() { return kStreams[static_cast<std::size_t>(below(kStreams.size()))]; }
 
   void begin_run() {
@@ -111,7 +115,7 @@ class Program {
     allocator_.reserve_arena({.slots = {},
                               .first_slot = {},
                               .arena_bytes = table_.arena_bytes + (below(8) == 0 ? 64 * below(9) : 0),
-                              .cut_bytes = below(8) == 0 ? 64 * below(14) : table_.cut_bytes});
+                              .cuts = below(8) == 0 ? any_cuts() : table_.cuts});
     session_.emplace(allocator_, table_);
     run_stream_ = FakeUpstream::t_stream;
   }
@@ -149,8 +153,9 @@ class Program {
     for (std::int32_t index = 0; const Slot* slot = table_.find(op, index); ++index) {
       for (Tensor& tensor : tensors_) {
         const auto* block = static_cast<char*>(allocator_.block_of(tensor.pointer));
+        const std::int64_t cut_bytes = table_.cuts.empty() ? 0 : table_.cuts.front();
         const bool lies_there = block != nullptr && (tensor.pointer - block == slot->offset_bytes ||
-                                                     tensor.pointer - block == slot->offset_bytes - table_.cut_bytes);
+                                                     tensor.pointer - block == slot->offset_bytes - cut_bytes);
         if (slot->reuses && lies_there && tensor.stream == run_stream_ && !tensor.is_dead) return &tensor;
       }
     }
