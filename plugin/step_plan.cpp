@@ -140,13 +140,13 @@ void number_lanes(StepTable& table) {
   table.digest = digest;
 }
 
-void join_lifetimes(StepRecord& record, const StepRecord& other) {
+void join_lifetimes(StepRecord& record, const StepRecord& other, bool complete) {
   for (std::size_t index = 0; index < record.allocations.size(); ++index) {
     StepAllocation& mine = record.allocations[index];
     const StepAllocation& theirs = other.allocations[index];
     if (theirs.freed_in == FreedIn::kNoStepYet) {
-      // Of the newest step nobody knows yet what the next will free; that it outlived itself is known.
-      if (mine.freed_in == FreedIn::kSameStep) mine.freed_in = FreedIn::kNoStepYet;
+      // That it outlived its own step is known in any case.
+      if (complete || mine.freed_in == FreedIn::kSameStep) mine.freed_in = FreedIn::kNoStepYet;
       continue;
     }
     if (mine.freed_in > theirs.freed_in || mine.freed_in == FreedIn::kNoStepYet) continue;

@@ -41,8 +41,9 @@ struct StepPlanOptions {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 
-/// Makes the lifetimes of `record` long enough for `other`, which is alike, too.
-void join_lifetimes(StepRecord& record, const StepRecord& other);
+/// Makes the lifetimes of `record` long enough for `other`, which is alike, too. While the step after the other has not
+/// ended, nobody knows of what it left: it is not `complete`.
+void join_lifetimes(StepRecord& record, const StepRecord& other, bool complete);
 
 /// Addresses for a step that repeats. What outlives the next step has none.
 StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options);

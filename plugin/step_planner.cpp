@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -32,13 +33,31 @@ std::int64_t busy_bytes(const Counters& counters) {
   return counters.misses[static_cast<std::size_t>(Miss::kBusy)].bytes;
 }
 
-/// What had a slot and was still alive when the next step had ended.
-std::int64_t overstayed_bytes(const StepRecord& record) {
+/// Takes their slots from allocations that had one and were still alive when the next step had ended: `record` is of the
+/// plan that they followed, which need not be that of their own phase. How many bytes those were.
+std::int64_t end_slots_of_overstayed(const StepRecord& seen, StepRecord& record) {
+  std::map<std::pair<std::int32_t, std::int32_t>, StepAllocation*> by_entry;
+  std::vector<std::int32_t> counts;
+  for (StepAllocation& each : record.allocations) {
+    const auto lane = static_cast<std::size_t>(each.lane);
+    if (lane >= counts.size()) counts.resize(lane + 1);
+    by_entry[{each.lane, counts[lane]++}] = &each;
+  }
   std::int64_t bytes = 0;
-  for (const StepAllocation& each : record.allocations) {
-    if (each.offset_bytes >= 0 && each.freed_in == FreedIn::kNoStepYet) bytes += each.size_bytes;
+  for (const StepAllocation& each : seen.allocations) {
+    if (each.offset_bytes < 0 || each.freed_in != FreedIn::kNoStepYet) continue;
+    const auto found = by_entry.find({each.lane, each.entry});
+    if (found == by_entry.end() || found->second->freed_in == FreedIn::kNoStepYet) continue;
+    found->second->freed_in = FreedIn::kNoStepYet;
+    bytes += each.size_bytes;
   }
   return bytes;
+}
+
+bool has_overstayed(const StepRecord& seen) {
+  return std::any_of(seen.allocations.begin(), seen.allocations.end(), [](const StepAllocation& each) {
+    return each.offset_bytes >= 0 && each.freed_in == FreedIn::kNoStepYet;
+  });
 }
 
 std::string difference(const StepRecord& before, const StepRecord& after) {
@@ -111,6 +130,7 @@ StepDigest StepPlanner::end(bool complete) {
   allocator_.with_step([&](const StepScope& step) {
     followed = step.table() != nullptr;
     newest_ = is_whole ? phase_of_step(step) : nullptr;
+    end_slots_before(step);
     if (newest_ == nullptr) return;
     count(*newest_, step);
     complete_record_before(newest_, step);
@@ -193,15 +213,25 @@ void StepPlanner::complete_record_before(const Phase& now, const StepScope& step
     phase.follows_itself = before_ == now;
     return;
   }
-  // Steps that allocate alike may keep what they allocate for longer or shorter, as the micro-steps of an accumulation
-  // their gradients: the plan is for the longest.
-  const bool overstays = overstayed_bytes(step.record_before()) * kMuch > phase.bytes;
-  const bool looks = phase.plan.table == nullptr || phase.looks_left > 0;
-  if (!looks && !overstays) return;
-  join_lifetimes(*phase.record, step.record_before());
-  phase.follows_itself = phase.follows_itself && before_ == now;
-  const bool is_due = phase.looks_left > 0 ? --phase.looks_left == 0 : overstays;
-  if (is_due && phase.plan.table != nullptr && phase.plans_made < kMostPlans) make_plan(phase, nullptr);
+  if (phase.plan.table == nullptr || phase.looks_left > 0) {
+    join_lifetimes(*phase.record, step.record_before(), /*complete=*/true);
+    phase.follows_itself = phase.follows_itself && before_ == now;
+    if (phase.looks_left > 0 && --phase.looks_left == 0) plan_anew(phase);
+  }
+}
+
+/// Steps that allocate alike, or begin alike, may keep what they allocate for longer or shorter, as the micro-steps of an
+/// accumulation their gradients: a plan is for the longest.
+void StepPlanner::end_slots_before(const StepScope& step) {
+  if (step.table_before() == nullptr || !has_overstayed(step.record_before())) return;
+  const Phase followed = find(step.table_before()->digest);
+  if (followed == nullptr || !followed->record) return;
+  const std::int64_t bytes = end_slots_of_overstayed(step.record_before(), *followed->record);
+  if (bytes * kMuch > followed->bytes) plan_anew(*followed);
+}
+
+void StepPlanner::plan_anew(StepPhase& phase) {
+  if (phase.plan.table != nullptr && phase.plans_made < kMostPlans) make_plan(phase, nullptr);
 }
 
 void StepPlanner::learn(const Phase& phase) {
@@ -215,7 +245,7 @@ void StepPlanner::make_plan(StepPhase& phase, const StepRecord* newest) {
   using std::chrono::steady_clock;
   const auto begin = steady_clock::now();
   StepRecord record = *phase.record;
-  if (newest != nullptr) join_lifetimes(record, *newest);
+  if (newest != nullptr) join_lifetimes(record, *newest, /*complete=*/false);
   try {
     phase.plan = plan_step(record, planning_options(phase));
   } catch (const std::exception& failure) {

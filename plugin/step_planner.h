@@ -81,6 +81,8 @@ class StepPlanner {
   Phase phase_of_step(const StepScope& step);
   /// What the step before has shown in the one that ends now.
   void complete_record_before(const Phase& now, const StepScope& step);
+  void end_slots_before(const StepScope& step);
+  void plan_anew(StepPhase& phase);
   void learn(const Phase& phase);
   void count(StepPhase& phase, const StepScope& step);
   void make_plan(StepPhase& phase, const StepRecord* newest);

@@ -33,6 +33,7 @@ struct StepAllocation {
   FreedIn freed_in = FreedIn::kNoStepYet;
   std::int32_t free_event = 0;    ///< of the step that it was freed in
   std::int64_t offset_bytes = -1;  ///< where in the arena it was; -1: it came from upstream
+  std::int32_t entry = -1;         ///< of its lane in the plan, whose slot it got
 
   bool operator==(const StepAllocation&) const = default;
 };

@@ -38,7 +38,7 @@ void StepScope::begin(Thread thread, Stream stream) {
   now_.event_count = 0;
   lanes_.assign(1, {.thread = thread});
   counters_ = {};
-  table_.reset();
+  table_before_ = std::exchange(table_, nullptr);
   stream_ = stream;
   is_disturbed_ = false;
   has_run_backward_ = false;
@@ -88,6 +88,8 @@ StepScope::Wanted StepScope::allocate(Thread thread, std::int64_t size_bytes) {
   wanted.leaves_plans = was_in_order && !is_in_order_;
   if (entry == nullptr) return wanted;
   wanted.is_planned = true;
+  wanted.entry =
+      static_cast<std::int32_t>(entry - table_->lanes[static_cast<std::size_t>(lane)].data());
   wanted.slot_bytes = entry->slot_bytes;
   if (entry->slot_bytes > 0) wanted.offset_bytes = entry->offset_bytes[static_cast<std::size_t>(turn_)];
   return wanted;
@@ -188,6 +190,7 @@ const StepTable::Entry* StepScope::find_position(Lane& lane, const std::vector<S
 void StepScope::hit(const Wanted& wanted) {
   StepAllocation& allocation = now_.allocations[static_cast<std::size_t>(wanted.tag.index)];
   allocation.offset_bytes = wanted.offset_bytes;
+  allocation.entry = wanted.entry;
   counters_.hits.add(allocation.size_bytes);
 }
 

@@ -27,6 +27,7 @@ class StepScope {
   struct Wanted {
     StepTag tag;
     bool is_planned = false;       ///< the plan knows of it
+    std::int32_t entry = -1;
     std::int64_t offset_bytes = 0;
     std::int64_t slot_bytes = 0;  ///< 0: it gets no slot
     bool leaves_plans = false;    ///< the step's first that no plan foresaw where it came
@@ -65,6 +66,7 @@ class StepScope {
   const StepRecord& record_before() const { return before_; }
   /// What the step followed, or null.
   const std::shared_ptr<StepTable>& table() const { return table_; }
+  const std::shared_ptr<StepTable>& table_before() const { return table_before_; }
   /// Whether it did so from begin to end: the step was the phase.
   bool is_as_planned() const;
   const Counters& counters() const { return counters_; }
@@ -94,6 +96,7 @@ class StepScope {
 
   std::vector<std::shared_ptr<StepTable>> tables_;
   std::shared_ptr<StepTable> table_;
+  std::shared_ptr<StepTable> table_before_;
   std::int32_t turn_ = 0;
   bool is_open_ = false;
   bool is_disturbed_ = false;

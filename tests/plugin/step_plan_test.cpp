@@ -106,7 +106,7 @@ TEST(StepPlan, LifetimesOfTwoStepsAreJoined) {
   other.allocations[0].free_event = 5;
   other.allocations[2].allocate_event = 3;
   other.allocations[1].freed_in = FreedIn::kNoStepYet;
-  join_lifetimes(record, other);
+  join_lifetimes(record, other, /*complete=*/false);
   EXPECT_EQ(record.allocations[0], one(4 * kMiB, 1, FreedIn::kSameStep, 5));  // right after the allocation at 4
   EXPECT_EQ(record.allocations[1], one(kMiB, 2, FreedIn::kNextStep, 0));
   EXPECT_EQ(record.allocations[2], one(4 * kMiB, 4, FreedIn::kSameStep, 5));
@@ -115,9 +115,12 @@ TEST(StepPlan, LifetimesOfTwoStepsAreJoined) {
 TEST(StepPlan, WhatOutlivedOneOfTwoStepsHasNoSlot) {
   StepRecord record = training_step();
   StepRecord other = training_step();
-  other.allocations[0].freed_in = FreedIn::kNoStepYet;
-  join_lifetimes(record, other);
+  other.allocations[0].freed_in = other.allocations[1].freed_in = FreedIn::kNoStepYet;
+  join_lifetimes(record, other, /*complete=*/false);
   EXPECT_EQ(record.allocations[0].freed_in, FreedIn::kNoStepYet);
+  EXPECT_EQ(record.allocations[1].freed_in, FreedIn::kNextStep);  // the next step may still free it
+  join_lifetimes(record, other, /*complete=*/true);
+  EXPECT_EQ(record.allocations[1].freed_in, FreedIn::kNoStepYet);
 }
 
 TEST(StepPlan, SurvivesAsText) {
