@@ -19,7 +19,7 @@
 namespace stowage {
 namespace {
 
-constexpr std::int64_t kMostPlans = 6;        ///< of one phase; then it is left as it is
+constexpr std::int64_t kMostPlans = 16;       ///< of one phase; then it is left as it is
 constexpr std::int64_t kCrowdedRuns = 3;      ///< after which a phase is looked at again
 constexpr std::int64_t kLooks = 3;            ///< at runs of a phase, before it is planned anew
 constexpr std::int64_t kMuch = 100;           ///< a hundredth of a step's bytes
@@ -34,8 +34,8 @@ std::int64_t busy_bytes(const Counters& counters) {
 }
 
 /// Takes their slots from allocations that had one and were still alive when the next step had ended: `record` is of the
-/// plan that they followed, which need not be that of their own phase. How many bytes those were.
-std::int64_t end_slots_of_overstayed(const StepRecord& seen, StepRecord& record) {
+/// plan that they followed, which need not be that of their own phase. Whether there were any.
+bool end_slots_of_overstayed(const StepRecord& seen, StepRecord& record) {
   std::map<std::pair<std::int32_t, std::int32_t>, StepAllocation*> by_entry;
   std::vector<std::int32_t> counts;
   for (StepAllocation& each : record.allocations) {
@@ -43,15 +43,15 @@ std::int64_t end_slots_of_overstayed(const StepRecord& seen, StepRecord& record)
     if (lane >= counts.size()) counts.resize(lane + 1);
     by_entry[{each.lane, counts[lane]++}] = &each;
   }
-  std::int64_t bytes = 0;
+  bool any = false;
   for (const StepAllocation& each : seen.allocations) {
     if (each.offset_bytes < 0 || each.freed_in != FreedIn::kNoStepYet) continue;
     const auto found = by_entry.find({each.lane, each.entry});
     if (found == by_entry.end() || found->second->freed_in == FreedIn::kNoStepYet) continue;
     found->second->freed_in = FreedIn::kNoStepYet;
-    bytes += each.size_bytes;
+    any = true;
   }
-  return bytes;
+  return any;
 }
 
 bool has_overstayed(const StepRecord& seen) {
@@ -226,8 +226,7 @@ void StepPlanner::end_slots_before(const StepScope& step) {
   if (step.table_before() == nullptr || !has_overstayed(step.record_before())) return;
   const Phase followed = find(step.table_before()->digest);
   if (followed == nullptr || !followed->record) return;
-  const std::int64_t bytes = end_slots_of_overstayed(step.record_before(), *followed->record);
-  if (bytes * kMuch > followed->bytes) plan_anew(*followed);
+  if (end_slots_of_overstayed(step.record_before(), *followed->record)) plan_anew(*followed);
 }
 
 void StepPlanner::plan_anew(StepPhase& phase) {
