@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
+#include <random>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,9 +25,11 @@ constexpr std::int64_t kMostPlans = 16;       ///< of one phase; then it is left
 constexpr std::int64_t kCrowdedRuns = 3;      ///< after which a phase is looked at again
 constexpr std::int64_t kLooks = 3;            ///< at runs of a phase, before it is planned anew
 constexpr std::int64_t kMuch = 100;           ///< a hundredth of a step's bytes
-/// Pieces of memory that plans are laid out around: which are large enough to try, and how many at most.
-constexpr std::int64_t kLeastPieces[] = {2 << 20, 8 << 20, 64 << 20};
-constexpr std::size_t kMostPieces = 48;
+/// Pieces of memory that plans are laid out around: those of at least so many bytes, of which the best choice is taken,
+/// and how many at most.
+constexpr std::int64_t kLeastPieces[] = {8 << 20, 2 << 20, 64 << 20, 16 << 20, 4 << 20, 32 << 20, 1 << 20, 128 << 20};
+constexpr std::size_t kMostPieces = 64;
+constexpr int kMostAttempts = 64;
 constexpr std::int64_t kPlanningMs = 2'000;   ///< a step waits for its plan
 constexpr std::size_t kUnplannedPhases = 64;  ///< kept to be met again
 
@@ -192,11 +196,12 @@ StepPlanner::Phase StepPlanner::phase_of_step(const StepScope& step) {
 void StepPlanner::count(StepPhase& phase, const StepScope& step) {
   bytes_ += phase.bytes;
   planned_bytes_ += step.counters().hits.bytes;
-  if (step.table() == nullptr || phase.plan.table != step.table()) return;
+  if (step.table() == nullptr) return;
   ++phase.runs;
-  if (carried_.size_bytes.empty()) carried_ = phase.plan.carried;
   phase.last = step.counters();
   phase.total.add(phase.last);
+  if (phase.plan.table != step.table()) return;  // it was the same up to here
+  if (carried_.size_bytes.empty()) carried_ = phase.plan.carried;
   if (busy_bytes(phase.last) * kMuch > phase.bytes && phase.looks_left == 0) ++phase.crowded_runs;
   if (phase.crowded_runs < kCrowdedRuns || phase.plans_made >= kMostPlans) return;
   phase.looks_left = kLooks;  // its tensors live otherwise than they did
@@ -323,14 +328,21 @@ SlotTable StepPlanner::before_arena() {
   std::lock_guard lock(mutex_);
   if (std::exchange(has_decided_cuts_, true)) return needed_arena();
   const std::vector<std::int64_t> spare = allocator_.spare_blocks();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPlanningMs);
   std::vector<StepPlan> best;
   std::int64_t least_bytes = arena_bytes_;  // besides what is there anyway
-  for (const std::int64_t least_piece : kLeastPieces) {
+  std::mt19937 random(0);
+  // How full the pieces get when most is live depends on which lies beside which; nobody knows but by trying.
+  for (int attempt = 0; attempt < kMostAttempts && std::chrono::steady_clock::now() < deadline; ++attempt) {
+    const std::int64_t least_piece = kLeastPieces[static_cast<std::size_t>(attempt) % std::size(kLeastPieces)];
+    std::vector<std::int64_t> pieces;
+    for (const std::int64_t piece : spare) {
+      if (piece >= least_piece && pieces.size() < kMostPieces) pieces.push_back(piece);
+    }
+    if (attempt >= static_cast<int>(std::size(kLeastPieces))) std::shuffle(pieces.begin(), pieces.end(), random);
     std::vector<std::int64_t> cuts;
     std::int64_t end_bytes = 0;
-    for (const std::int64_t piece : spare) {
-      if (piece >= least_piece && cuts.size() < kMostPieces) cuts.push_back(end_bytes += piece);
-    }
+    for (const std::int64_t piece : pieces) cuts.push_back(end_bytes += piece);
     if (cuts.empty() || end_bytes >= arena_bytes_) continue;
     std::vector<StepPlan> plans;
     const std::int64_t besides_bytes = lay_out_plans(cuts, plans) - end_bytes;

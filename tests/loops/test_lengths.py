@@ -2,6 +2,7 @@
 """Sequences of many lengths, accumulation and evaluation in one loop: each is a phase of its own in one arena."""
 
 import random
+from statistics import median
 
 import pytest
 import stowage
@@ -35,17 +36,20 @@ def test_lengths_drawn_from_twelve_values():
     turns = assert_same(loop)
     ends = ends[STEPS:]  # of the planned training
 
-    known = [turn for turn in turns if turn.met >= 2]
+    half = ends[STEPS // 2 - 1]
+    known = [turn for turn in turns[half:] if turn.met >= 2]
     assert planned_share(known) >= 0.95
     for part in ("first", "middle", "last"):
         assert planned_share([turn for turn in known if turn.kind[:2] == ("training", part)]) >= 0.95, part
 
     # Reserved is the one arena, and what is live besides. In the second half nothing is added to it: not to the arena,
-    # nor at the peak of a step whose phases are known, but for a tensor here and there whose slot was still taken.
-    half = ends[STEPS // 2 - 1]
+    # nor, from one quarter of it to the next, to the peaks of steps whose phases have been met. A step now and then finds
+    # slots taken, as long as a phase that is rarely met has not shown which of its tensors are kept.
     assert len({turn.arena_bytes for turn in turns[half:]}) == 1
     assert max(turn.peak_bytes for turn in turns[half:]) <= max(turn.peak_bytes for turn in turns[:half])
-    peaks = sorted(max(turn.peak_bytes for turn in turns[begin:end] if turn.met >= 2)
-                   for begin, end in zip(ends[STEPS // 2 - 1:], ends[STEPS // 2:]))
+    peaks = [max(turn.peak_bytes for turn in turns[begin:end] if turn.met >= 2)
+             for begin, end in zip(ends[STEPS // 2 - 1:], ends[STEPS // 2:])]
     assert len(peaks) == STEPS // 2
-    assert peaks[STEPS * 4 // 10] <= 1.01 * peaks[0] and peaks[-1] <= 1.1 * peaks[0]
+    quarters = [median(peaks[begin:begin + STEPS // 8]) for begin in range(0, len(peaks), STEPS // 8)]
+    assert max(quarters) <= 1.01 * min(quarters), quarters
+    assert max(peaks) <= 1.3 * min(peaks), (min(peaks), max(peaks))

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 VOCABULARY = 64
-BATCH = 4
+BATCH = 16
 
 
 class Transformer(nn.Module):
