@@ -40,7 +40,8 @@ class CpuAllocator : public c10::Allocator {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (size_bytes == 0) return {nullptr, nullptr, &delete_cpu, cpu};
     PlannedAllocator& planned = cpu_allocator();
-    void* pointer = planned.intercepts(size_bytes) ? planned.allocate(size_bytes) : cpu_upstream().allocate(size_bytes, 0);
+    void* pointer =
+        planned.intercepts(size_bytes) ? planned.allocate(size_bytes) : cpu_upstream().allocate(size_bytes, 0);
     return {pointer, pointer, &delete_cpu, cpu};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &delete_cpu; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/cuda_upstream.h"
 
-#include <functional>
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <utility>

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/devices.h"
 
-#include <pthread.h>
-
 #include <ATen/Version.h>
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include "plugin/cpu_allocator.h"
 #include "plugin/note.h"
@@ -36,8 +35,9 @@ std::vector<PlannedAllocator*> all_allocators() {
 void install_allocators() {
   install_cpu_allocator();
   // Workers of a DataLoader are forked, maybe in a step, maybe while another thread allocates.
-  static const int forks = pthread_atfork([] { cpu_allocator().before_fork(); }, [] { cpu_allocator().after_fork(false); },
-                                          [] { cpu_allocator().after_fork(true); });
+  static const int forks =
+      pthread_atfork([] { cpu_allocator().before_fork(); }, [] { cpu_allocator().after_fork(false); },
+                     [] { cpu_allocator().after_fork(true); });
   (void)forks;
 #ifdef STOWAGE_CUDA
   if (const std::string why = install_cuda_allocator(); !why.empty()) {

@@ -42,8 +42,10 @@ const std::vector<OptionRow>& rows() {
       {"max_plans", "plans kept for each graph; the least recently used goes first", &Options::max_plans},
       {"max_step_plans", "plans kept for the steps of a device; the least recently used goes first",
        &Options::max_step_plans},
-      {"scripted_steps", "whether steps begin by themselves where scripted modules are trained", &Options::scripted_steps},
-      {"share_plans", "whether plans of steps are made when the caller says so, as ranks of a group do", &Options::share_plans},
+      {"scripted_steps", "whether steps begin by themselves where scripted modules are trained",
+       &Options::scripted_steps},
+      {"share_plans", "whether plans of steps are made when the caller says so, as ranks of a group do",
+       &Options::share_plans},
       {"deadline_ms", "time the solver may take for one plan", &Options::deadline_ms},
   };
   return table;

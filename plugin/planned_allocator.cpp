@@ -77,16 +77,16 @@ std::vector<Arena::Block> PlannedAllocator::allocate_blocks(std::int64_t size_by
   std::vector<std::int64_t> spare = upstream_.spare_blocks(stream);
   /// Takes the smallest piece that is there anyway and large enough.
   const auto take_spare = [&](std::int64_t block_bytes) {
-    const auto larger = std::find_if(spare.rbegin(), spare.rend(), [&](std::int64_t piece) { return piece >= block_bytes; });
+    const auto larger =
+        std::find_if(spare.rbegin(), spare.rend(), [&](std::int64_t piece) { return piece >= block_bytes; });
     if (larger == spare.rend()) return false;
     spare.erase(std::next(larger).base());
     return true;
   };
   std::erase_if(cuts, [&](std::int64_t cut) { return cut >= size_bytes; });
   std::int64_t begin_bytes = 0;
-  const bool are_there = std::all_of(cuts.begin(), cuts.end(), [&](std::int64_t cut) {
-    return take_spare(cut - std::exchange(begin_bytes, cut));
-  });
+  const bool are_there = std::all_of(
+      cuts.begin(), cuts.end(), [&](std::int64_t cut) { return take_spare(cut - std::exchange(begin_bytes, cut)); });
   if (!are_there) {
     cuts.clear();
     spare = upstream_.spare_blocks(stream);

@@ -185,8 +185,8 @@ class PlannedAllocator {
   std::vector<std::int64_t> spare_blocks();
 
   /// Opens a step: allocations of the calling thread, and of threads that run a backward, belong to it until it ends.
-  /// They are served from the arena, if no run holds it. One that is good for `needed` is made when the first comes: what
-  /// the step before left may be gone by then. False: a step is open already.
+  /// They are served from the arena, if no run holds it. One that is good for `needed` is made when the first comes:
+  /// what the step before left may be gone by then. False: a step is open already.
   bool begin_step(SlotTable needed);
   /// What to call, by its thread and without a lock, before a step without an arena allocates for the first time.
   /// Returns what the arena must be good for.
@@ -276,9 +276,9 @@ class PlannedAllocator {
   std::atomic<std::size_t> quarantined_{0};     ///< ranges of all arenas
   std::atomic<std::uintptr_t> arena_begin_{0};  ///< every arena lies within; a quick test before the lock
   std::atomic<std::uintptr_t> arena_end_{0};
-  std::atomic<bool> step_lacks_arena_{false};   ///< the open step is to have one
-  std::function<SlotTable()> before_arena_;      ///< set between steps
-  std::atomic<Thread> step_thread_{nullptr};    ///< that opened the step which is open
+  std::atomic<bool> step_lacks_arena_{false};  ///< the open step is to have one
+  std::function<SlotTable()> before_arena_;    ///< set between steps
+  std::atomic<Thread> step_thread_{nullptr};   ///< that opened the step which is open
   std::atomic<void (*)(PlannedAllocator&)> on_unplanned_{nullptr};
 
   mutable std::mutex mutex_;  ///< guards all below; never held over a call to the upstream but `fill`
@@ -288,7 +288,7 @@ class PlannedAllocator {
       arenas_;  ///< the last is current unless retired; the others await their last free
   bool arena_taken_ = false;
   StepScope step_;
-  Arena* step_arena_ = nullptr;            ///< that the open step has taken, if it got it
+  Arena* step_arena_ = nullptr;  ///< that the open step has taken, if it got it
   std::string step_arena_failure_;
   bool reserving_ = false;  ///< a thread is about to make an arena
   std::uint64_t next_session_ = 1;

@@ -29,7 +29,8 @@ TORCH_LIBRARY(stowage, library) {
   library.def("begin_step(str device=\"\") -> ()", [](const std::string& device) { stowage::begin_step(device); });
   library.def("end_step(bool complete=True) -> str", [](bool complete) { return stowage::end_step(complete); });
   library.def("plan_step(str digest) -> ()", [](const std::string& digest) { stowage::plan_step_now(digest); });
-  library.def("step_plan(str digest) -> str", [](const std::string& digest) { return stowage::step_plan_text(digest); });
+  library.def("step_plan(str digest) -> str",
+              [](const std::string& digest) { return stowage::step_plan_text(digest); });
   library.def("adopt_step_plan(str text) -> str",
               [](const std::string& text) { return stowage::adopt_step_plan(text); });
   library.def("reset_peak() -> ()", [] { stowage::cpu_allocator().reset_meter_peak(); });

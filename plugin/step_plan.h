@@ -12,8 +12,8 @@
 
 namespace stowage {
 
-/// Where tensors lie that a step leaves to the next, as gradients until `zero_grad`. All phases of a device have them at
-/// the same place, since any may follow any.
+/// Where tensors lie that a step leaves to the next, as gradients until `zero_grad`. All phases of a device have them
+/// at the same place, since any may follow any.
 struct CarriedSlots {
   std::vector<std::int64_t> size_bytes;
   std::vector<std::int64_t> offset_bytes;
@@ -35,8 +35,8 @@ struct StepPlanOptions {
   CarriedSlots carried;
   /// Offsets that no slot is to lie across; ascending.
   std::vector<std::int64_t> cuts;
-  /// Whether the step follows itself, so that what is live twice at once can have two places by turns, and what it found
-  /// in the arena was its own.
+  /// Whether the step follows itself, so that what is live twice at once can have two places by turns, and what it
+  /// found in the arena was its own.
   bool follows_itself = true;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };

@@ -21,10 +21,10 @@
 namespace stowage {
 namespace {
 
-constexpr std::int64_t kMostPlans = 16;       ///< of one phase; then it is left as it is
-constexpr std::int64_t kCrowdedRuns = 3;      ///< after which a phase is looked at again
-constexpr std::int64_t kLooks = 3;            ///< at runs of a phase, before it is planned anew
-constexpr std::int64_t kMuch = 100;           ///< a hundredth of a step's bytes
+constexpr std::int64_t kMostPlans = 16;   ///< of one phase; then it is left as it is
+constexpr std::int64_t kCrowdedRuns = 3;  ///< after which a phase is looked at again
+constexpr std::int64_t kLooks = 3;        ///< at runs of a phase, before it is planned anew
+constexpr std::int64_t kMuch = 100;       ///< a hundredth of a step's bytes
 /// Pieces of memory that plans are laid out around: those of at least so many bytes, of which the best choice is taken,
 /// and how many at most.
 constexpr std::int64_t kLeastPieces[] = {8 << 20, 2 << 20, 64 << 20, 16 << 20, 4 << 20, 32 << 20, 1 << 20, 128 << 20};
@@ -37,8 +37,8 @@ std::int64_t busy_bytes(const Counters& counters) {
   return counters.misses[static_cast<std::size_t>(Miss::kBusy)].bytes;
 }
 
-/// Takes their slots from allocations that had one and were still alive when the next step had ended: `record` is of the
-/// plan that they followed, which need not be that of their own phase. Whether there were any.
+/// Takes their slots from allocations that had one and were still alive when the next step had ended: `record` is of
+/// the plan that they followed, which need not be that of their own phase. Whether there were any.
 bool end_slots_of_overstayed(const StepRecord& seen, StepRecord& record) {
   std::map<std::pair<std::int32_t, std::int32_t>, StepAllocation*> by_entry;
   std::vector<std::int32_t> counts;
@@ -225,8 +225,8 @@ void StepPlanner::complete_record_before(const Phase& now, const StepScope& step
   }
 }
 
-/// Steps that allocate alike, or begin alike, may keep what they allocate for longer or shorter, as the micro-steps of an
-/// accumulation their gradients: a plan is for the longest.
+/// Steps that allocate alike, or begin alike, may keep what they allocate for longer or shorter, as the micro-steps of
+/// an accumulation their gradients: a plan is for the longest.
 void StepPlanner::end_slots_before(const StepScope& step) {
   if (step.table_before() == nullptr || !has_overstayed(step.record_before())) return;
   const Phase followed = find(step.table_before()->digest);

@@ -25,12 +25,12 @@ struct StepPhase {
   std::int64_t allocations = 0;
   std::int64_t bytes = 0;
   std::int64_t seen = 0;
-  std::optional<StepRecord> record;  ///< of such steps, complete with what the next one freed of them
-  StepOps ops;                       ///< of the same step, if it was watched
-  bool follows_itself = true;        ///< as far as the record shows
-  StepPlan plan;                     ///< no table: not planned
-  bool adopted = false;              ///< the plan came from another process
-  bool recalled = false;             ///< the plan came from the store
+  std::optional<StepRecord> record;   ///< of such steps, complete with what the next one freed of them
+  StepOps ops;                        ///< of the same step, if it was watched
+  bool follows_itself = true;         ///< as far as the record shows
+  StepPlan plan;                      ///< no table: not planned
+  bool adopted = false;               ///< the plan came from another process
+  bool recalled = false;              ///< the plan came from the store
   std::int64_t eager_peak_bytes = 0;  ///< largest sum live at once of all that such a step allocates
   std::int64_t planning_ns = 0;
   std::int64_t runs = 0;
@@ -109,7 +109,7 @@ class StepPlanner {
   bool has_decided_cuts_ = false;
   std::int64_t unlike_steps_ = 0;  ///< since the last plan: met for the first time
   bool is_given_up_ = false;       ///< there will be no plans any more
-  std::int64_t arena_bytes_ = 0;                                    ///< the largest that a plan needs
+  std::int64_t arena_bytes_ = 0;   ///< the largest that a plan needs
   std::int64_t steps_ = 0;
   std::int64_t planned_steps_ = 0;
   std::int64_t bytes_ = 0;
@@ -118,9 +118,9 @@ class StepPlanner {
   bool has_recalled_ = false;
   bool has_met_recalled_ = false;  ///< the store knows this program
   std::vector<profiler::PlannedRun> unwritten_;
-  bool is_learning_ = true;    ///< the newest step that followed no plan may be met again
-  Phase first_;                ///< that of the first step, until a plan is made
-  StepOps ops_before_;         ///< of the step before, if it was watched
+  bool is_learning_ = true;  ///< the newest step that followed no plan may be met again
+  Phase first_;              ///< that of the first step, until a plan is made
+  StepOps ops_before_;       ///< of the step before, if it was watched
   StepOps ops_;
   std::int64_t watched_steps_ = 0;
 };

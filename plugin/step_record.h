@@ -31,7 +31,7 @@ struct StepAllocation {
   std::int64_t size_bytes = 0;
   std::int32_t allocate_event = 0;
   FreedIn freed_in = FreedIn::kNoStepYet;
-  std::int32_t free_event = 0;    ///< of the step that it was freed in
+  std::int32_t free_event = 0;     ///< of the step that it was freed in
   std::int64_t offset_bytes = -1;  ///< where in the arena it was; -1: it came from upstream
   std::int32_t entry = -1;         ///< of its lane in the plan, whose slot it got
 
@@ -69,9 +69,9 @@ StepDigest digest_of(const StepRecord& record);
 struct StepTable {
   struct Entry {
     std::int64_t size_bytes = 0;
-    std::int64_t slot_bytes = 0;                ///< 0: no slot
-    std::vector<std::int64_t> offset_bytes;     ///< by turn
-    StepDigest digest = 0;                      ///< of the lane up to and with this one
+    std::int64_t slot_bytes = 0;             ///< 0: no slot
+    std::vector<std::int64_t> offset_bytes;  ///< by turn
+    StepDigest digest = 0;                   ///< of the lane up to and with this one
   };
   StepDigest digest = 0;
   std::vector<std::vector<Entry>> lanes;  ///< by lane, as they happened

@@ -88,8 +88,7 @@ StepScope::Wanted StepScope::allocate(Thread thread, std::int64_t size_bytes) {
   wanted.leaves_plans = was_in_order && !is_in_order_;
   if (entry == nullptr) return wanted;
   wanted.is_planned = true;
-  wanted.entry =
-      static_cast<std::int32_t>(entry - table_->lanes[static_cast<std::size_t>(lane)].data());
+  wanted.entry = static_cast<std::int32_t>(entry - table_->lanes[static_cast<std::size_t>(lane)].data());
   wanted.slot_bytes = entry->slot_bytes;
   if (entry->slot_bytes > 0) wanted.offset_bytes = entry->offset_bytes[static_cast<std::size_t>(turn_)];
   return wanted;
@@ -168,8 +167,9 @@ const StepTable::Entry* StepScope::find_position(Lane& lane, const std::vector<S
     return nullptr;
   }
   const auto is_here = [&](std::size_t end) {
-    return std::equal(lane.recent.begin(), lane.recent.end(), entries.begin() + static_cast<std::ptrdiff_t>(end - kContext),
-                      [](std::int64_t size_bytes, const StepTable::Entry& entry) { return size_bytes == entry.size_bytes; });
+    return std::equal(
+        lane.recent.begin(), lane.recent.end(), entries.begin() + static_cast<std::ptrdiff_t>(end - kContext),
+        [](std::int64_t size_bytes, const StepTable::Entry& entry) { return size_bytes == entry.size_bytes; });
   };
   const auto found_at = [&](std::size_t end) {
     if (end > lane.position) lane.floor = lane.position;

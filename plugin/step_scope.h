@@ -21,12 +21,13 @@ Thread this_thread();
 ///
 /// A phase is found by the first sizes of its sequence. The k-th allocation of a lane is looked for at the lane's
 /// position in the plan. What is not there goes upstream; where the last three sizes are found further on in the plan,
-/// the position moves there, and back again if that was too far. So one more or one less puts a step out of order for a few allocations, not for good.
+/// the position moves there, and back again if that was too far. So one more or one less puts a step out of order for a
+/// few allocations, not for good.
 class StepScope {
  public:
   struct Wanted {
     StepTag tag;
-    bool is_planned = false;       ///< the plan knows of it
+    bool is_planned = false;  ///< the plan knows of it
     std::int32_t entry = -1;
     std::int64_t offset_bytes = 0;
     std::int64_t slot_bytes = 0;  ///< 0: it gets no slot
@@ -36,7 +37,8 @@ class StepScope {
   /// The plans to choose from, the likeliest first.
   void set_tables(std::vector<std::shared_ptr<StepTable>> tables) { tables_ = std::move(tables); }
 
-  /// The calling thread opens a step, whose work goes to `stream`. The step before is remembered, those before forgotten.
+  /// The calling thread opens a step, whose work goes to `stream`. The step before is remembered, those before
+  /// forgotten.
   void begin(Thread thread, Stream stream);
   /// It is over. False: it ended early, or was disturbed, and is nothing to learn from.
   bool end(bool complete);
@@ -55,7 +57,9 @@ class StepScope {
   bool has_run_backward() const { return has_run_backward_; }
   /// It got the slot that it wanted.
   void hit(const Wanted& wanted);
-  void miss(Miss reason, std::int64_t size_bytes) { counters_.misses[static_cast<std::size_t>(reason)].add(size_bytes); }
+  void miss(Miss reason, std::int64_t size_bytes) {
+    counters_.misses[static_cast<std::size_t>(reason)].add(size_bytes);
+  }
   void free(StepTag tag);
   /// Something else happened in the step than will in others: a graph was profiled, memory ran out.
   void disturb() { is_disturbed_ = true; }
@@ -81,7 +85,7 @@ class StepScope {
     std::int32_t count = 0;
     StepDigest digest = 0;
     std::size_t position = 0;
-    std::size_t floor = 0;  ///< from where it has jumped forward; what comes before has been
+    std::size_t floor = 0;                        ///< from where it has jumped forward; what comes before has been
     std::array<std::int64_t, kContext> recent{};  ///< sizes, the newest last
     int searches = 0;
   };

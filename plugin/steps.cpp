@@ -21,7 +21,7 @@ namespace stowage {
 namespace {
 
 std::atomic<std::int64_t> g_era{0};  // which `disown_steps` ends
-std::mutex g_mutex;  // guards the list; planners live forever, since threads hold on to them
+std::mutex g_mutex;                  // guards the list; planners live forever, since threads hold on to them
 
 std::list<StepPlanner>& planners() {
   static auto* list = new std::list<StepPlanner>();

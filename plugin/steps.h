@@ -8,8 +8,8 @@
 
 namespace stowage {
 
-/// Opens a step of the calling thread on a device: "cpu", "cuda", "cuda:1"; "" means CUDA's current device if CUDA is in
-/// use, else the CPU. Does nothing while stowage is disabled. Where another thread has one open, or nothing can be
+/// Opens a step of the calling thread on a device: "cpu", "cuda", "cuda:1"; "" means CUDA's current device if CUDA is
+/// in use, else the CPU. Does nothing while stowage is disabled. Where another thread has one open, or nothing can be
 /// planned, the step runs as it is, with a note. Throws `std::invalid_argument` if the thread has one open already.
 void begin_step(const std::string& device);
 

@@ -27,7 +27,7 @@ MIB = 1 << 20
 #: Models with their batch, by device.
 SIZES = {
     "cpu": {"resnet18": 8, "transformer": 4, "gpt2_short": 1},
-    "cuda": {"resnet18": 32, "transformer": 32, "gpt2": 8},
+    "cuda": {"resnet18": 128, "transformer": 64, "gpt2": 8},
 }
 TINY = {"tiny_cnn": 4, "tiny_gpt": 4}
 OPTIMIZERS = ("sgd", "adamw")

@@ -136,12 +136,13 @@ TEST(StepPlan, SurvivesAsText) {
 
 TEST(StepPlan, TextThatIsNoneIsRefused) {
   const auto plan_of = [](const char* turns, const char* entry) {
-    return fmt::format(R"({{"turns": {}, "arena_bytes": 4096, "cuts": [], "carried": [[], []], "lanes": [[{}]]}})", turns, entry);
+    return fmt::format(R"({{"turns": {}, "arena_bytes": 4096, "cuts": [], "carried": [[], []], "lanes": [[{}]]}})",
+                       turns, entry);
   };
   EXPECT_NO_THROW(to_plan(plan_of("1", "[1024, 1024, [64]]"), 64));
-  for (const std::string& text : {std::string("{"), std::string("{}"), plan_of("3", "[1024, 1024, [0, 0, 0]]"),
-                                  plan_of("1", "[1024, 64, [0]]"), plan_of("2", "[1024, 1024, [0]]"),
-                                  plan_of("1", "[1024, 1024, [3]]"), plan_of("1", "[1024]")}) {
+  for (const std::string& text :
+       {std::string("{"), std::string("{}"), plan_of("3", "[1024, 1024, [0, 0, 0]]"), plan_of("1", "[1024, 64, [0]]"),
+        plan_of("2", "[1024, 1024, [0]]"), plan_of("1", "[1024, 1024, [3]]"), plan_of("1", "[1024]")}) {
     EXPECT_THROW(to_plan(text, 64), std::invalid_argument) << text;
   }
 }

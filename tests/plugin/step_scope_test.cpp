@@ -119,8 +119,7 @@ TEST_F(Scope, OneLessCostsTheTwoAfterIt) {
 TEST_F(Scope, ComesBackFromTooFar) {
   // Three more than planned are found at the end, too far on. After three others the place is known again.
   begin({table_of({{{1024, 0}, {5120, 1}, {6144, 2}, {7168, 3}, {2048, 4}, {3072, 5}, {4096, 6}}})});
-  EXPECT_EQ(want_all({1024, 2048, 3072, 4096, 5120, 6144, 7168}),
-            (std::vector<std::int64_t>{0, -1, -1, 6, -1, -1, 3}));
+  EXPECT_EQ(want_all({1024, 2048, 3072, 4096, 5120, 6144, 7168}), (std::vector<std::int64_t>{0, -1, -1, 6, -1, -1, 3}));
 }
 
 TEST_F(Scope, WhatComesAfterThePlanTakesNoSlotOfIt) {
