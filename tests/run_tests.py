@@ -23,7 +23,7 @@ BUILD = ROOT / "build"
 JOBS = str(os.cpu_count() or 1)
 SOURCE_ROOMS = ("solver", "profiler", "plugin")
 # Of the plugin.
-TORCH_FREE = ("arena.cpp", "counters.cpp", "planned_allocator.cpp", "quarantine.cpp", "sessions.cpp", "step_allocation.cpp",
+TORCH_FREE = ("arena.cpp", "arenas.cpp", "counters.cpp", "planned_allocator.cpp", "quarantine.cpp", "sessions.cpp", "step_allocation.cpp",
               "step_scope.cpp")
 # What each sanitizer preset runs; the solver has a single thread.
 SANITIZERS = {"asan": SOURCE_ROOMS, "tsan": ("profiler", "plugin")}

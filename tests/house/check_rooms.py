@@ -31,7 +31,7 @@ ROOMS = (
     Room("solver/", own=("solver/",), third_party=("fmt/", "nlohmann/", "CLI/", "zlib.h")),
     Room("profiler/", own=("profiler/",), third_party=("fmt/", "sqlite3.h", "cupti")),
     *(Room(f"plugin/{name}.", own=ALLOCATOR)
-      for name in ("upstream", "counters", "step_record", "arena", "step_scope", "planned_allocator", "quarantine", "sessions",
+      for name in ("upstream", "counters", "step_record", "arena", "arenas", "step_scope", "planned_allocator", "quarantine", "sessions",
                    "step_allocation")),
     Room("plugin/", own=("plugin/", "profiler/", "solver/"),
          third_party=("fmt/", "nlohmann/", "torch/", "ATen/", "c10/", "cuda_runtime_api.h", "kineto/")),
