@@ -260,10 +260,8 @@ std::shared_ptr<Planned> Region::make_planned(const Phase& phase, const Run& run
 bool Region::run_planned(Stack& stack, Planned& planned, const torch::jit::Code& code) {
   PlannedAllocator& allocator = *planned.allocator;
   if (allocator.is_in_step()) {  // which has a place for what is allocated here: only the order is the region's
-    Emptying emptying(outer_uses_, stack);
-    torch::jit::InterpreterState(code).run(stack);
+    follow(stack, planned, code);
     std::lock_guard lock(planned.mutex);
-    planned.last_emptied_bytes = emptying.emptied_bytes();
     ++planned.runs;
     return true;
   }
