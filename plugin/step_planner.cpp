@@ -132,6 +132,9 @@ StepDigest StepPlanner::end(bool complete) {
     count(*newest_, step);
     complete_record_before(newest_, step);
   });
+  for (const Phase& phase : std::exchange(due_, {})) {
+    if (phase->plan.table != nullptr && phase->plans_made < kMostPlans) make_plan(*phase, nullptr);
+  }
   planned_steps_ += followed;
   if (!followed) is_learning_ = newest_ != nullptr;
   if (steps_ == 1) first_ = newest_;
@@ -214,7 +217,7 @@ void StepPlanner::complete_record_before(const Phase& now, const StepScope& step
   if (phase.plan.table == nullptr || phase.looks_left > 0) {
     join_lifetimes(*phase.record, step.record_before(), /*complete=*/true);
     phase.follows_itself = phase.follows_itself && before_ == now;
-    if (phase.looks_left > 0 && --phase.looks_left == 0) plan_anew(phase);
+    if (phase.looks_left > 0 && --phase.looks_left == 0) due_.push_back(before_);
   }
 }
 
@@ -224,11 +227,7 @@ void StepPlanner::end_slots_before(const StepScope& step) {
   if (step.table_before() == nullptr || !has_overstayed(step.record_before())) return;
   const Phase followed = find(step.table_before()->digest);
   if (followed == nullptr || !followed->record) return;
-  if (end_slots_of_overstayed(step.record_before(), *followed->record)) plan_anew(*followed);
-}
-
-void StepPlanner::plan_anew(StepPhase& phase) {
-  if (phase.plan.table != nullptr && phase.plans_made < kMostPlans) make_plan(phase, nullptr);
+  if (end_slots_of_overstayed(step.record_before(), *followed->record)) due_.push_back(followed);
 }
 
 void StepPlanner::learn(const Phase& phase) {

@@ -82,7 +82,6 @@ class StepPlanner {
   /// What the step before has shown in the one that ends now.
   void complete_record_before(const Phase& now, const StepScope& step);
   void end_slots_before(const StepScope& step);
-  void plan_anew(StepPhase& phase);
   void learn(const Phase& phase);
   void count(StepPhase& phase, const StepScope& step);
   void make_plan(StepPhase& phase, const StepRecord* newest);
@@ -104,6 +103,7 @@ class StepPlanner {
   std::list<Phase> phases_;   ///< most recently used first
   Phase before_;              ///< that of the step before; null if that was nothing to learn from
   Phase newest_;              ///< the same of the step that has just ended
+  std::vector<Phase> due_;    ///< to be planned anew, without the allocator's lock
   CarriedSlots carried_;
   std::vector<std::int64_t> cuts_;  ///< of all plans
   bool has_decided_cuts_ = false;
