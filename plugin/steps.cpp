@@ -172,6 +172,7 @@ void disown_steps() { g_era.fetch_add(1, std::memory_order_relaxed); }
 
 void forget_steps() {
   disown_steps();
+  if (t_step.is_automatic) t_step.refresh();  // it holds the arena; those of other threads end when they open the next
   std::lock_guard lock(g_mutex);
   for (StepPlanner& planner : planners()) planner.forget();
 }

@@ -150,6 +150,7 @@ def test_module_trains_and_evaluates_as_without_a_plan(make):
 
 
 def test_plans_of_evaluation_take_an_arena_and_those_of_training_none():
+    stowage.set_option("scripted_steps", "0")
     stowage.enable()
     before = names()
     _, net = train(nested)
