@@ -26,8 +26,13 @@ model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 256), nn
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 torch.manual_seed(1)
 losses, watched, planned, kept = [], [], [], None
+
+def watched_steps():
+    return sum(each["watched_steps"] for each in stowage.status()["steps"])
+
 for turn in range(8):
     x, y = torch.randn(128, 64), torch.randint(10, (128,))
+    before = watched_steps()
     with stowage.step(device="cpu"):
         if kind == "plain":
             optimizer.zero_grad()
@@ -38,11 +43,11 @@ for turn in range(8):
             kept = model[0].weight.detach().repeat(8, 1).exp()
         if kind == "late":
             optimizer.zero_grad()
+    watched.append(watched_steps() > before)
     if kind == "evaluated" and turn > 3:
         with stowage.step(device="cpu"), torch.no_grad():
             model(x[:100])
     losses.append(loss.item().hex())
-    watched.append(sum(each["watched_steps"] for each in stowage.status()["steps"]) > sum(watched))
     planned.append(sum(each["planned_steps"] for each in stowage.status()["steps"]))
 status = stowage.status()
 print(json.dumps({"losses": losses, "watched": watched, "planned": planned, "steps": status["steps"],
