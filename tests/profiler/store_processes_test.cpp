@@ -105,7 +105,7 @@ TEST_F(SharedStore, AWriterKilledInATransactionLeavesAReadableFile) {
         "PRAGMA cache_size = 1; BEGIN IMMEDIATE;"
         "INSERT INTO runs SELECT id + 1, name, graph_hash, signature, device, torch_version, stowage_version, "
         "clock, created_unix_ns, execution, dropped_records, complete, duration_ns, peak_bytes, graph_text, rules, "
-        "alignment_bytes, size_mismatches FROM runs;"
+        "alignment_bytes, size_mismatches, kind FROM runs;"
         "WITH RECURSIVE n (i) AS (VALUES (0) UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
         "INSERT INTO ops SELECT 2, i, 'name', 'kind', '', '', 0, 0 FROM n",
         nullptr, nullptr, nullptr);

@@ -30,6 +30,7 @@ class Outcome:
     invalid: str = ""  # why the program could not begin; nothing is compared then
     planned_runs: int = 0  # of regions and steps
     errors: int = 0  # that the loop caught
+    ends_torch: bool = False  # the process dies without stowage, too
     seconds: float = 0.0
 
 
@@ -110,8 +111,8 @@ def first_difference(unplanned: Observations, planned: Observations) -> str:
     return "" if len(unplanned) == len(planned) else "one of the runs ended early"
 
 
-def examine(text: str, fault: str = "") -> Outcome:
-    """Compares the program's two runs; `fault` is one of `FAULTS`. On dry CUDA, where nothing is computed, only what
+def examine(text: str, fault: str = "", alone: bool = False) -> Outcome:
+    """Compares the program's two runs, or has only the one without stowage if `alone`; `fault` is one of `FAULTS`. On dry CUDA, where nothing is computed, only what
     is thrown can differ, but memory that is given out twice is a failure."""
     start = perf_counter()
     stowage.disable()
@@ -119,6 +120,8 @@ def examine(text: str, fault: str = "") -> Outcome:
         unplanned = observe(text, WITHOUT)
     except Exception as error:
         return Outcome(invalid=f"{type(error).__name__}: {error}")
+    if alone:
+        return Outcome()
     try:
         planned, runs = observe_planned(FAULTS[fault](text) if fault else text)
     except Exception as error:

@@ -65,6 +65,7 @@ class Soak:
                     self.count[program.mode] += 1
                     self.count["planned"] += outcome.planned_runs > 0
                     self.count["with errors"] += outcome.errors > 0
+                    self.count["end torch"] += outcome.ends_torch
                     self.seconds[program.mode] += outcome.seconds
                     if outcome.failure or outcome.invalid:
                         self.failures[seed] = outcome.failure or f"cannot begin: {outcome.invalid}"
@@ -81,6 +82,7 @@ class Soak:
         """Programs, how many followed plans and how many met errors, and the seconds of one by its mode."""
         times = ", ".join(f"{mode} {self.seconds[mode] / self.count[mode]:.2f} s" for mode in MODES if self.count[mode])
         return (f"{self.examined} programs, {self.count['planned']} planned, {self.count['with errors']} with errors, "
+                f"{self.count['end torch']} that end torch without stowage, "
                 f"{len(self.failures)} failed after {time.monotonic() - self._start:.0f} s ({times})")
 
     def smallest(self, seed: int, limit_s: float) -> tuple[Program, str]:

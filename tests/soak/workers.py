@@ -30,7 +30,9 @@ class Worker:
     def __exit__(self, *failure: object) -> None:
         self.stop()
 
-    def examine(self, text: str) -> Outcome:
+    def examine(self, text: str, alone: bool = False) -> Outcome:
+        """What comes of the program; with `alone`, only of its run without stowage. One that dies is run again like that:
+        TorchScript's own passes crash on some programs."""
         from soak.loop import Outcome
 
         if self.examined >= PROGRAMS_EACH:
@@ -39,7 +41,7 @@ class Worker:
             self._start()
         self.examined += 1
         try:
-            self._pipe.send(text)
+            self._pipe.send((text, alone))
             if self._pipe.poll(self.limit_s):
                 return self._pipe.recv()
             failure = f"not finished after {self.limit_s:g} s"
@@ -47,6 +49,8 @@ class Worker:
             self._process.join()
             failure = f"the process died with exit code {self._process.exitcode}"
         self.stop()
+        if not alone and self.examine(text, alone=True).failure:
+            return Outcome(ends_torch=True)
         return Outcome(failure)
 
     def stop(self) -> None:
@@ -74,7 +78,7 @@ def _serve(pipe: Any, fault: str) -> None:
     pipe.send(None)
     while True:
         try:
-            text = pipe.recv()
+            text, alone = pipe.recv()
         except EOFError:
             return
-        pipe.send(examine(text, fault))
+        pipe.send(examine(text, fault, alone))
