@@ -61,6 +61,9 @@ class Soak:
                     return
                 program = self.program(seed)
                 outcome = worker.examine(write(program))
+                if outcome.invalid:  # torch may still be what an earlier program made it
+                    worker.stop()
+                    outcome = worker.examine(write(program))
                 with self._lock:
                     self.count[program.mode] += 1
                     self.count["planned"] += outcome.planned_runs > 0
