@@ -30,8 +30,8 @@ class Outcome:
     invalid: str = ""  # why the program could not begin; nothing is compared then
     planned_runs: int = 0  # of regions and steps
     errors: int = 0  # that the loop caught
-    ends_torch: bool = False  # the process dies without stowage, too
     seconds: float = 0.0
+    ends_torch: bool = False  # the process dies without stowage, too
 
 
 def load(text: str) -> Callable:
