@@ -92,7 +92,7 @@ std::vector<Arena::Block> PlannedAllocator::allocate_blocks(std::int64_t size_by
     begin_bytes = 0;
     for (const std::int64_t end_bytes : cuts) {
       const auto bytes = static_cast<std::size_t>(end_bytes - begin_bytes);
-      const bool is_apart = end_bytes == size_bytes && !take_spare(end_bytes - begin_bytes);
+      const bool is_apart = end_bytes == size_bytes && (begin_bytes > 0 || !take_spare(size_bytes));
       void* base = is_apart ? upstream_.allocate_apart(bytes, stream) : upstream_.allocate(bytes, stream);
       watch(base, {.size_bytes = end_bytes - begin_bytes, .tag = {}}, nullptr, stream);
       blocks.push_back({static_cast<char*>(base), begin_bytes, end_bytes});

@@ -26,7 +26,7 @@ void enter_from_outside() {
     case AutomaticStep::kNone:
       break;
     case AutomaticStep::kBeforeBackward:
-      if (!trains || ++t_forwards < kMostForwards) return;
+      if (trains && ++t_forwards < kMostForwards) return;
       end_automatic_step(/*complete=*/false);
       break;
     case AutomaticStep::kAfterBackward:
