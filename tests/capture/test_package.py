@@ -19,7 +19,8 @@ def test_importing_needs_no_torch():
     environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == (
-        "['CaptureError', 'capture', 'disable', 'enable', 'planned_graph', 'report', 'set_option', 'status']\n"
+        "['CaptureError', 'capture', 'disable', 'enable', 'mark_step', 'planned_graph', 'report', 'set_option', 'status', "
+        "'step']\n"
     )
 
 
@@ -73,6 +74,7 @@ def test_report():
     }
     status = {
         "store": "profile.rank1.db",
+        "steps": [],
         "regions": [
             {"name": "Net", "phases": [planned, {"state": "unplanned", "why": "the run was lossy"}],
              "plans_made": 0, "plans_recalled": 1, "runs_profiled": 2},
