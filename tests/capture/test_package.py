@@ -75,6 +75,7 @@ def test_report():
     status = {
         "store": "profile.rank1.db",
         "steps": [],
+        "notes": [],
         "regions": [
             {"name": "Net", "phases": [planned, {"state": "unplanned", "why": "the run was lossy"}],
              "plans_made": 0, "plans_recalled": 1, "runs_profiled": 2},
