@@ -118,4 +118,5 @@ def test_killing_a_rank_ends_the_training_and_loses_no_store(unplanned, tmp_path
     again = train("planned", tmp_path)
     for rank in RANKS:
         assert again[rank]["seen"] == unplanned[rank]["seen"]
-        assert regions(again[rank], "plans_recalled") == len(kept[rank])
+        graphs = [name for name in kept[rank] if not name.startswith("step on")]
+        assert regions(again[rank], "plans_recalled") == len(graphs)
