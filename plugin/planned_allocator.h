@@ -187,7 +187,7 @@ class PlannedAllocator {
   /// Opens a step: allocations of the calling thread, and of threads that run a backward, belong to it until it ends.
   /// They are served from the arena, if no run holds it. One that is good for `needed` is made when the first comes:
   /// what the step before left may be gone by then. False: a step is open already.
-  bool begin_step(SlotTable needed);
+  bool begin_step(const SlotTable& needed);
   /// What to call, by its thread and without a lock, before a step without an arena allocates for the first time.
   /// Returns what the arena must be good for.
   void set_before_arena(std::function<SlotTable()> call) { before_arena_ = std::move(call); }

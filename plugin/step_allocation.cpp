@@ -14,7 +14,7 @@ bool PlannedAllocator::is_in_step() const {
   return thread != nullptr && (thread == this_thread() || upstream_.runs_backward());
 }
 
-bool PlannedAllocator::begin_step(SlotTable needed) {
+bool PlannedAllocator::begin_step(const SlotTable& needed) {
   if (with_step([](const StepScope& step) { return step.is_open(); })) return false;
   const Stream stream = upstream_.current_stream();
   Arena* arena = nullptr;

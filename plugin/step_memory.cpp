@@ -30,7 +30,7 @@ std::string command_digest() {
   for (auto letter = std::istreambuf_iterator<char>(file); letter != std::istreambuf_iterator<char>(); ++letter) {
     digest = extend(digest, *letter);
   }
-  return fmt::format("step:{:016x}", digest);
+  return "step:" + digest_text(digest);
 }
 
 profiler::RunKey key_for(c10::Device device) {
@@ -48,7 +48,7 @@ PlannedRun to_remember(c10::Device device, const StepPhase& phase, const StepRec
                        std::int64_t step) {
   PlannedRun planned = to_planned_run(phase, record, ops, alignment_bytes(device));
   planned.run.key = key_for(device);
-  planned.run.key.signature = fmt::format("{:016x}", phase.digest);
+  planned.run.key.signature = digest_text(phase.digest);
   planned.run.name = fmt::format("step on {}", device.str());
   planned.run.execution = static_cast<std::int32_t>(step);
   return planned;

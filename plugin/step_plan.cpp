@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "solver/cyclic.h"
+#include "plugin/devices.h"
 
 namespace stowage {
 namespace {
@@ -28,30 +28,10 @@ std::int32_t allocations_before(const StepRecord& record, std::int32_t event) {
 std::vector<std::size_t> find_slotted(const StepRecord& record) {
   std::vector<std::size_t> slotted;
   for (std::size_t index = 0; index < record.allocations.size(); ++index) {
-    if (record.allocations[index].freed_in != FreedIn::kNoStepYet) slotted.push_back(index);
+    if (may_have_slot(record.allocations[index])) slotted.push_back(index);
   }
   return slotted;
 }
-
-std::vector<CyclicBuffer> to_buffers(const StepRecord& record, const std::vector<std::size_t>& slotted,
-                                     std::int64_t alignment_bytes) {
-  std::vector<CyclicBuffer> buffers;
-  for (const std::size_t index : slotted) {
-    const StepAllocation& each = record.allocations[index];
-    CyclicBuffer buffer;
-    buffer.id = fmt::format("allocation {}", index);
-    buffer.allocate_event = each.allocate_event;
-    buffer.free_event = std::min(each.free_event, record.event_count);
-    buffer.carried = each.freed_in == FreedIn::kNextStep;
-    buffer.size_bytes = each.size_bytes;
-    buffer.alignment_bytes = alignment_bytes;
-    buffers.push_back(std::move(buffer));
-  }
-  return buffers;
-}
-
-/// Lives on, but less than a whole step.
-bool is_carried(const CyclicBuffer& buffer) { return buffer.carried && buffer.free_event <= buffer.allocate_event; }
 
 /// Carried tensors get the offsets that are decided already, in order, where sizes agree.
 void fix_carried(std::vector<CyclicBuffer>& buffers, const CarriedSlots& decided) {
@@ -114,21 +94,51 @@ CyclicLayout lay_out(std::vector<CyclicBuffer> buffers, const StepRecord& record
   }
 }
 
-/// Largest sum live at once in a step that repeats.
-std::int64_t find_peak(const std::vector<CyclicBuffer>& buffers, std::int64_t event_count) {
-  std::vector<std::int64_t> change(static_cast<std::size_t>(event_count) + 1, 0);
-  for (const CyclicBuffer& buffer : buffers) {
-    change[static_cast<std::size_t>(buffer.allocate_event)] += buffer.size_bytes;
-    if (buffer.carried) change[0] += buffer.size_bytes;
-    change[static_cast<std::size_t>(buffer.free_event)] -= buffer.size_bytes;
+/// Largest sum live at once in a step that repeats, of what `counts`.
+template <typename Counts>
+std::int64_t peak_of(const StepRecord& record, Counts counts) {
+  std::vector<std::int64_t> change(static_cast<std::size_t>(record.event_count) + 1, 0);
+  for (const StepAllocation& each : record.allocations) {
+    if (!counts(each)) continue;
+    change[static_cast<std::size_t>(each.allocate_event)] += each.size_bytes;
+    if (each.freed_in == FreedIn::kNextStep) change[0] += each.size_bytes;
+    if (may_have_slot(each)) change[static_cast<std::size_t>(free_event_of(each, record))] -= each.size_bytes;
   }
   std::int64_t live = 0;
   std::int64_t peak = 0;
-  for (const std::int64_t each : change) peak = std::max(peak, live += each);
+  for (const std::int64_t bytes : change) peak = std::max(peak, live += bytes);
   return peak;
 }
 
 }  // namespace
+
+std::int64_t eager_peak_bytes(const StepRecord& record) {
+  return peak_of(record, [](const StepAllocation&) { return true; });
+}
+
+std::int64_t slotted_peak_bytes(const StepRecord& record) { return peak_of(record, may_have_slot); }
+
+bool may_have_slot(const StepAllocation& allocation) { return allocation.freed_in != FreedIn::kNoStepYet; }
+
+CyclicBuffer to_buffer(const StepRecord& record, std::size_t index, std::int64_t alignment_bytes) {
+  const StepAllocation& each = record.allocations[index];
+  CyclicBuffer buffer;
+  buffer.id = fmt::format("allocation {}", index);
+  buffer.allocate_event = each.allocate_event;
+  buffer.free_event = free_event_of(each, record);
+  buffer.carried = each.freed_in == FreedIn::kNextStep;
+  buffer.size_bytes = each.size_bytes;
+  buffer.alignment_bytes = alignment_bytes;
+  return buffer;
+}
+
+std::int32_t free_event_of(const StepAllocation& each, const StepRecord& record) {
+  return std::min(each.free_event, record.event_count);
+}
+
+bool is_carried(const CyclicBuffer& buffer) { return buffer.carried && buffer.free_event <= buffer.allocate_event; }
+
+std::string digest_text(StepDigest digest) { return fmt::format("{:016x}", digest); }
 
 void number_lanes(StepTable& table) {
   StepDigest digest = table.lanes.size();
@@ -159,7 +169,8 @@ void join_lifetimes(StepRecord& record, const StepRecord& other, bool complete) 
 
 StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options) {
   const std::vector<std::size_t> slotted = find_slotted(record);
-  const std::vector<CyclicBuffer> buffers = to_buffers(record, slotted, options.alignment_bytes);
+  std::vector<CyclicBuffer> buffers;
+  for (const std::size_t index : slotted) buffers.push_back(to_buffer(record, index, options.alignment_bytes));
   const CyclicLayout layout = lay_out(buffers, record, options);
 
   StepPlan plan;
@@ -179,8 +190,7 @@ StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options) {
       const std::size_t buffer = next++;
       if (layout.offset_bytes[0][buffer] != solver::kNoSlot) {
         for (const auto& offsets : layout.offset_bytes) entry.offset_bytes.push_back(offsets[buffer]);
-        entry.slot_bytes =
-            (each.size_bytes + options.alignment_bytes - 1) / options.alignment_bytes * options.alignment_bytes;
+        entry.slot_bytes = round_up(each.size_bytes, options.alignment_bytes);
         if (layout.turns == 1 && is_carried(buffers[buffer])) {
           plan.carried.size_bytes.push_back(each.size_bytes);
           plan.carried.offset_bytes.push_back(layout.offset_bytes[0][buffer]);
@@ -190,7 +200,7 @@ StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options) {
     table.lanes[lane].push_back(std::move(entry));
   }
   number_lanes(table);
-  plan.peak_bytes = find_peak(buffers, record.event_count);
+  plan.peak_bytes = slotted_peak_bytes(record);
   plan.bound_bytes = layout.bound_bytes;
   plan.status = layout.status;
   return plan;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "plugin/step_record.h"
+#include "solver/cyclic.h"
 #include "solver/plan.h"
 
 namespace stowage {
@@ -47,6 +49,25 @@ void join_lifetimes(StepRecord& record, const StepRecord& other, bool complete);
 
 /// Addresses for a step that repeats. What outlives the next step has none.
 StepPlan plan_step(const StepRecord& record, const StepPlanOptions& options);
+
+/// Largest sum live at once in a step that repeats, of all that it allocates; and of what may have a slot.
+std::int64_t eager_peak_bytes(const StepRecord& record);
+std::int64_t slotted_peak_bytes(const StepRecord& record);
+
+/// Whether the next step has freed it at the latest.
+bool may_have_slot(const StepAllocation& allocation);
+
+/// When it was freed, in the step's own events: the next step may have more of them.
+std::int32_t free_event_of(const StepAllocation& each, const StepRecord& record);
+
+/// An allocation that may have a slot, as the solver sees it.
+solver::CyclicBuffer to_buffer(const StepRecord& record, std::size_t index, std::int64_t alignment_bytes);
+
+/// Lives on, but less than a whole step.
+bool is_carried(const solver::CyclicBuffer& buffer);
+
+/// As people see it, and the store.
+std::string digest_text(StepDigest digest);
 
 /// Fills in the digests of lanes and table, from the sizes.
 void number_lanes(StepTable& table);

@@ -71,7 +71,9 @@ std::string difference(const StepRecord& before, const StepRecord& after) {
 
 }  // namespace
 
-StepPlanner::StepPlanner(c10::Device device) : device_(device), allocator_(allocator_of(device)) {}
+StepPlanner::StepPlanner(c10::Device device) : device_(device), allocator_(allocator_of(device)) {
+  allocator_.set_before_arena([this] { return before_arena(); });
+}
 
 void StepPlanner::recall() {
   if (std::exchange(has_recalled_, true)) return;
@@ -111,7 +113,6 @@ bool StepPlanner::begin() {
   const bool has_plans =
       std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase->plan.table != nullptr; });
   allocator_.set_on_unplanned(is_learning_ && has_plans ? watch_ops : nullptr);
-  allocator_.set_before_arena([this] { return before_arena(); });
   if (!allocator_.begin_step(needed_arena())) return false;
   if (is_learning_ && !has_plans) watch_ops(allocator_);
   return true;
@@ -168,7 +169,7 @@ void StepPlanner::abandon() {
   before_ = newest_ = nullptr;
 }
 
-/// Null if steps that begin like this have been given up.
+/// Null if it allocates nothing, or there will be no plans any more.
 StepPlanner::Phase StepPlanner::phase_of_step(const StepScope& step) {
   const StepRecord& record = step.record();
   if (record.allocations.empty()) return nullptr;

@@ -28,28 +28,6 @@ using profiler::TensorKind;
 
 std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-std::int32_t free_event_of(const StepAllocation& each, const StepRecord& record) {
-  return std::min(each.free_event, record.event_count);
-}
-
-/// Largest sum live at once in a step that repeats, of what `counts`.
-template <typename Counts>
-std::int64_t peak_of(const StepRecord& record, Counts counts) {
-  std::vector<std::int64_t> change(index(record.event_count) + 1, 0);
-  for (const StepAllocation& each : record.allocations) {
-    if (!counts(each)) continue;
-    change[index(each.allocate_event)] += each.size_bytes;
-    if (each.freed_in == FreedIn::kNextStep) change[0] += each.size_bytes;
-    if (each.freed_in != FreedIn::kNoStepYet) change[index(free_event_of(each, record))] -= each.size_bytes;
-  }
-  std::int64_t live = 0;
-  std::int64_t peak = 0;
-  for (const std::int64_t bytes : change) peak = std::max(peak, live += bytes);
-  return peak;
-}
-
-bool may_have_slot(const StepAllocation& each) { return each.freed_in != FreedIn::kNoStepYet; }
-
 std::vector<profiler::OpRecord> op_records(const StepOps& all) {
   std::vector<profiler::OpRecord> records;
   std::map<std::string, int> count;
@@ -167,15 +145,8 @@ void fill_plan(StepPlan& plan, const StepRecord& record, const PlannedRun& plann
     for (std::size_t turn = 0; turn < index(table.turns); ++turn) {
       layout.offset_bytes[turn].push_back(entry.offset_bytes[turn]);
     }
-    const bool is_carried = each.freed_in == FreedIn::kNextStep;
-    buffers.push_back({.id = fmt::format("allocation {}", at),
-                       .allocate_event = each.allocate_event,
-                       .free_event = each.free_event,
-                       .carried = is_carried,
-                       .size_bytes = each.size_bytes,
-                       .alignment_bytes = alignment_bytes,
-                       .fixed_offset_bytes = {}});
-    if (table.turns == 1 && is_carried && each.free_event <= each.allocate_event) {
+    buffers.push_back(to_buffer(record, at, alignment_bytes));
+    if (table.turns == 1 && is_carried(buffers.back())) {
       plan.carried.size_bytes.push_back(each.size_bytes);
       plan.carried.offset_bytes.push_back(slot.offset_bytes);
     }
@@ -188,10 +159,6 @@ void fill_plan(StepPlan& plan, const StepRecord& record, const PlannedRun& plann
 }
 
 }  // namespace
-
-std::int64_t eager_peak_bytes(const StepRecord& record) {
-  return peak_of(record, [](const StepAllocation&) { return true; });
-}
 
 PlannedRun to_planned_run(const StepPhase& phase, const StepRecord& record, const StepOps& ops,
                           std::int64_t alignment_bytes) {
@@ -234,10 +201,10 @@ std::shared_ptr<StepPhase> to_phase(const PlannedRun& planned, std::int64_t alig
   phase->record = to_step_record(run);
   phase->plan.table = std::make_shared<StepTable>();
   fill_plan(phase->plan, *phase->record, planned);
-  phase->plan.peak_bytes = peak_of(*phase->record, may_have_slot);
+  phase->plan.peak_bytes = slotted_peak_bytes(*phase->record);
   phase->plan.bound_bytes = planned.plan.arena_bound_bytes;
   phase->digest = phase->plan.table->digest;
-  if (const std::string digest = fmt::format("{:016x}", phase->digest); digest != run.key.signature) {
+  if (const std::string digest = digest_text(phase->digest); digest != run.key.signature) {
     throw std::invalid_argument(fmt::format("its sizes have digest {}, not {}", digest, run.key.signature));
   }
   phase->allocations = static_cast<std::int64_t>(phase->record->allocations.size());

@@ -15,9 +15,6 @@ namespace stowage {
 profiler::PlannedRun to_planned_run(const StepPhase& phase, const StepRecord& record, const StepOps& ops,
                                     std::int64_t alignment_bytes);
 
-/// Largest sum live at once in a step that repeats, of all that it allocates.
-std::int64_t eager_peak_bytes(const StepRecord& record);
-
 /// The phase back, ready to be followed. Throws `std::invalid_argument` for a run that is no such step, and for slots
 /// that overlap while both are live in a step that repeats.
 std::shared_ptr<StepPhase> to_phase(const profiler::PlannedRun& planned, std::int64_t alignment_bytes);

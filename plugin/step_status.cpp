@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include "plugin/counters_json.h"
 #include "plugin/step_planner.h"
 
 namespace stowage {
 
 nlohmann::json StepPhase::status() const {
-  nlohmann::json json{{"digest", fmt::format("{:016x}", digest)},
+  nlohmann::json json{{"digest", digest_text(digest)},
                       {"allocations", allocations},
                       {"bytes", bytes},
                       {"seen", seen},

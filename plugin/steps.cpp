@@ -116,7 +116,7 @@ std::string end_step(bool complete) {
     throw std::invalid_argument("cannot end a step: this thread has none open");
   }
   const StepDigest waiting = t_step.close(complete);
-  return waiting == 0 ? std::string() : fmt::format("{:016x}", waiting);
+  return waiting == 0 ? std::string() : digest_text(waiting);
 }
 
 AutomaticStep automatic_step() {

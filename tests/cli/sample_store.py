@@ -13,6 +13,15 @@ MIB = 1 << 20
 # The `stowage` fixture: runs the command line.
 Stowage = Callable[..., subprocess.CompletedProcess[str]]
 
+
+def shown_with(stowage: Stowage, *arguments: str, note: str) -> str:
+    """What a command that succeeds prints, and `note` on stderr."""
+    result = stowage(*arguments)
+    assert (result.returncode, result.stderr) == (0, note)
+    return result.stdout
+
+
+
 # Run 2 is a step whose best order is not the program order: c should free the 4 MiB of a before the 8 MiB of b come.
 #
 #   op 0  a = matmul(x, w), with a workspace    op 3  d = sum(b), the last use of b

@@ -2,10 +2,11 @@
 """What the commands print of a run on CUDA, of which CUPTI told sizes and kernels."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from cli.sample_store import ON_CUDA, Stowage, change_store
+from cli.sample_store import ON_CUDA, Stowage, change_store, shown_with
 
 NOTE = ("stowage: run 2 'step' on GPU, torch 2.11.0, stowage 0.1.0, cupti, 0 records dropped, 2023-11-14 22:14:20 UTC\n"
         "stowage: CUPTI and the allocator disagree on 1 of 3 allocations\n")
@@ -17,10 +18,7 @@ def cuda_store(store: Path) -> Path:
     return store
 
 
-def shown(stowage: Stowage, *arguments: str, note: str = NOTE) -> str:
-    result = stowage(*arguments)
-    assert (result.returncode, result.stderr) == (0, note)
-    return result.stdout
+shown = partial(shown_with, note=NOTE)
 
 
 def test_info_tells_where_the_sizes_are_from(stowage: Stowage, cuda_store: Path) -> None:

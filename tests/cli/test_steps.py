@@ -2,10 +2,11 @@
 """What the commands print of a step of a loop."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from cli.sample_store import MIB, STEP, Stowage, change_store
+from cli.sample_store import MIB, STEP, Stowage, change_store, shown_with
 
 from stowage.store import Store
 
@@ -19,10 +20,7 @@ def step_store(store: Path) -> Path:
     return store
 
 
-def shown(stowage: Stowage, *arguments: str, note: str = NOTE) -> str:
-    result = stowage(*arguments)
-    assert (result.returncode, result.stderr) == (0, note)
-    return result.stdout
+shown = partial(shown_with, note=NOTE)
 
 
 def test_info_tells_steps_from_graphs(stowage: Stowage, step_store: Path) -> None:

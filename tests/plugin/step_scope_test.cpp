@@ -7,24 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/plugin/planned_fixture.h"
+
 namespace stowage {
 namespace {
-
-/// Lanes of (size, offset): the k-th allocation of a lane.
-using Lanes = std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>;
-
-std::shared_ptr<StepTable> table_of(const Lanes& lanes) {
-  auto table = std::make_shared<StepTable>();
-  for (const auto& lane : lanes) {
-    auto& entries = table->lanes.emplace_back();
-    StepDigest digest = 0;
-    for (const auto& [size_bytes, offset_bytes] : lane) {
-      digest = extend(digest, size_bytes);
-      entries.push_back({size_bytes, size_bytes, {offset_bytes}, digest});
-    }
-  }
-  return table;
-}
 
 const Thread kOpener = "opener";
 const Thread kBackward = "backward";

@@ -17,20 +17,6 @@
 namespace stowage {
 namespace {
 
-std::shared_ptr<StepTable> table_of(const std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>& lanes) {
-  auto table = std::make_shared<StepTable>();
-  for (const auto& lane : lanes) {
-    auto& entries = table->lanes.emplace_back();
-    StepDigest digest = 0;
-    for (const auto& [size_bytes, offset_bytes] : lane) {
-      digest = extend(digest, size_bytes);
-      entries.push_back({size_bytes, size_bytes, {offset_bytes}, digest});
-      table->arena_bytes = std::max(table->arena_bytes, offset_bytes + size_bytes);
-    }
-  }
-  return table;
-}
-
 class Steps : public testing::Test {
  protected:
   ~Steps() override { allocator.release_arena(); }
