@@ -19,6 +19,10 @@ struct OpRecord {
   std::string source;         ///< "file.py:12", may be empty
   std::int64_t start_ns = 0;  ///< since the run began, on the run's clock
   std::int64_t duration_ns = 0;
+  bool repeatable = false;  ///< run again on the same inputs, it makes the same bits and has no other effect
+  /// Of a graph in which ops run again to stay within a budget: the op of the graph as it was written of which this is an
+  /// execution; ops that run again are there more than once.
+  std::int32_t program_op = kNone;
 
   bool operator==(const OpRecord&) const = default;
 };

@@ -231,6 +231,8 @@ Problem parse_step(std::string_view text, const std::string& file) {
     op.reuses = object.has("reuses") ? to_reuses(object, file, place, tensors) : derive_reuses(problem, op);
     // Before its own id is known, so that only earlier ops can be named: no cycles.
     if (object.has("after")) op.after = ops.find_all(object, "after");
+    if (object.has("views")) op.views = ops.find_all(object, "views");
+    if (object.has("repeatable")) op.repeatable = object.flag("repeatable");
     ops.add(object);
     problem.ops.push_back(std::move(op));
   }
@@ -272,6 +274,8 @@ std::string format_step(const Problem& problem) {
     entry["allocates"] = std::move(allocates);
     if (frees) entry["events"] = std::move(events);
     if (!op.after.empty()) entry["after"] = op.after;
+    if (!op.views.empty()) entry["views"] = op.views;
+    if (op.repeatable) entry["repeatable"] = true;
     if (!op.reuses.empty() || is_pointwise(op.kind)) {  // an empty list, so that none are derived
       entry["reuses"] = OrderedJson::array();
       for (const Reuse& reuse : op.reuses) {
