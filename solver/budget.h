@@ -18,8 +18,8 @@ struct BudgetLimits {
   /// The ops' durations together must not be above this.
   std::int64_t time_ns = std::numeric_limits<std::int64_t>::max();
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-  /// How many schedules the search may look at.
-  std::int64_t node_limit = 2'000;
+  /// How many ops the search may place, all schedules that it looks at together.
+  std::int64_t node_limit = 400'000'000;
 };
 
 /// A step in which ops run again instead of keeping what they made.
@@ -30,20 +30,22 @@ struct Budgeted {
   std::int64_t time_ns = 0;     ///< of all executions together
   /// No schedule with this peak limit, in whichever order, takes less time.
   std::int64_t bound_time_ns = 0;
+  /// The least peak of all schedules that were found, however long they take.
+  std::int64_t least_peak_bytes = 0;
   /// No schedule has a lower peak, whatever it repeats.
   std::int64_t bound_peak_bytes = 0;
-  /// Of the time at this peak limit: optimal if it equals its bound. Infeasible or timed out where the limit is not met,
-  /// proven or not; the schedule is then the one with the least peak that was found.
+  /// Of the time at this peak limit: optimal if it equals its bound. Infeasible or timed out where the limit is not
+  /// met, proven or not; the schedule is then the one with the least peak that was found.
   Status status = Status::kFeasible;
 };
 
 /// The schedule of least time within `limits.peak_bytes`; where that is no limit, the one of least peak within
-/// `limits.time_ns`. Ops run again as late as they can. `problem` must be well formed. Deterministic unless the deadline
-/// cuts it short.
+/// `limits.time_ns`. Ops run again as late as they can. `problem` must be well formed. Deterministic unless the
+/// deadline cuts it short.
 Budgeted fit(const Problem& problem, const BudgetLimits& limits);
 
-/// The trade-off: schedules for `points` peak limits, evenly from the peak without repeats to the least that was found,
-/// in this order: peaks never rise, times never fall.
+/// The trade-off: a schedule for each of `points` peak limits, evenly from the peak without repeats to the least that
+/// was found, in this order: peaks never rise, times never fall.
 std::vector<Budgeted> find_trade_off(const Problem& problem, int points, const BudgetLimits& limits);
 
 }  // namespace stowage::solver

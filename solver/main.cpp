@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "solver/bound.h"
+#include "solver/budget_command.h"
 #include "solver/dependencies.h"
 #include "solver/explain.h"
 #include "solver/formats.h"
@@ -47,15 +48,6 @@ struct Arguments {
 };
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// "4194304 B (4.00 MiB)".
-std::string bytes_text(std::int64_t bytes) {
-  constexpr double kKib = 1024.0;
-  const auto count = static_cast<double>(bytes);
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  if (count < kKib * kKib) return fmt::format("{} B ({:.2f} KiB)", bytes, count / kKib);
-  return fmt::format("{} B ({:.2f} MiB)", bytes, count / (kKib * kKib));
-}
 
 void print_json(const Json& json) { fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
 
@@ -245,6 +237,7 @@ int run(int argument_count, char** argument_values) {
       "  stowage-solve order step.json.gz                          best order, its peak and the proof\n"
       "  stowage-solve order step.json.gz --buffers buffers.csv    and the buffers that need a place\n"
       "  stowage-solve layout buffers.csv --capacity 1048576       place buffers in 1 MiB\n"
+      "  stowage-solve budget step.json.gz --budget 0.5            what half of the memory costs in time\n"
       "Exit codes: 0 answer found, 1 no answer, 2 usage or bad input.");
   app.set_version_flag("--version", "stowage-solve " STOWAGE_VERSION);
   app.require_subcommand(1);
@@ -273,6 +266,9 @@ int run(int argument_count, char** argument_values) {
                    "Stop searching after this many steps; no limit if absent")
       ->check(CLI::NonNegativeNumber);
 
+  BudgetArguments budget_arguments;
+  const CLI::App* budget = add_budget_command(app, budget_arguments);
+
   try {
     app.parse(argument_count, argument_values);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -281,6 +277,7 @@ int run(int argument_count, char** argument_values) {
     fmt::print(stderr, "stowage-solve: {}; try --help\n", error.what());
     return kUsage;
   }
+  if (budget->parsed()) return run_budget(budget_arguments);
   return order->parsed() ? run_order(arguments) : run_layout(arguments);
 }
 
