@@ -11,12 +11,14 @@
 
 namespace stowage::solver {
 
+inline constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
 /// What a step must fit in, and what that may cost.
 struct BudgetLimits {
   /// The peak must not be above this.
-  std::int64_t peak_bytes = std::numeric_limits<std::int64_t>::max();
+  std::int64_t peak_bytes = kNoLimit;
   /// The ops' durations together must not be above this.
-  std::int64_t time_ns = std::numeric_limits<std::int64_t>::max();
+  std::int64_t time_ns = kNoLimit;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   /// How many ops the search may place, all schedules that it looks at together.
   std::int64_t node_limit = 400'000'000;

@@ -205,7 +205,7 @@ std::int64_t Moment::cut(Price price) {
 }
 
 Relaxed Moment::choice() const {
-  Relaxed choice{.dropped = {}, .repeats = {}, .bytes = fixed_bytes_, .time_ns = 0};
+  Relaxed choice{.dropped = {}, .kept = {}, .repeats = {}, .bytes = fixed_bytes_, .time_ns = 0};
   for (const Optional& droppable : droppable_) {
     if (network_.is_on_source_side(droppable.node)) {
       choice.dropped.push_back(droppable.tensor);
@@ -215,7 +215,9 @@ Relaxed Moment::choice() const {
   }
   for (const Optional& taken : taken_) {
     const bool lives = network_.is_on_source_side(taken.node) && !network_.is_on_source_side(taken.made_node);
-    if (lives) choice.bytes += problem_.tensors[taken.tensor].size_bytes;
+    if (!lives) continue;
+    choice.kept.push_back(taken.tensor);
+    choice.bytes += problem_.tensors[taken.tensor].size_bytes;
   }
   for (const std::int32_t op : repeatable_) {
     if (!network_.is_on_source_side(repeat_nodes_[op])) continue;

@@ -28,6 +28,7 @@ struct Makers {
 /// What to keep and what to make again, at the moment at which an op runs the first time.
 struct Relaxed {
   std::vector<std::int32_t> dropped;  ///< tensors made before and needed after, but not live then
+  std::vector<std::int32_t> kept;     ///< tensors that only repeats take, and that live until then
   std::vector<std::int32_t> repeats;  ///< ops that run again for it
   std::int64_t bytes = 0;             ///< live while the op runs
   std::int64_t time_ns = 0;           ///< of the repeats

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "solver/descent.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <queue>
+#include <utility>
+
+namespace stowage::solver {
+namespace {
+
+/// What is above the limit, summed over executions.
+double excess(const std::vector<std::int64_t>& peaks, std::int64_t limit_bytes) {
+  double sum = 0;
+  for (const std::int64_t peak_bytes : peaks)
+    sum += static_cast<double>(std::max<std::int64_t>(peak_bytes - limit_bytes, 0));
+  return sum;
+}
+
+}  // namespace
+
+Descent::Descent(const Problem& problem, const std::vector<std::int32_t>& order, const BudgetLimits& limits)
+    : limits_(limits), recomputation_(problem, order), now_{recomputation_.nothing_dropped(), 0, 0} {
+  gain_of_.assign(problem.tensors.size(), std::numeric_limits<double>::max());
+  choices_ = recomputation_.droppable();
+  choices_.insert(choices_.end(), recomputation_.keepable().begin(), recomputation_.keepable().end());
+  measure(now_);
+  peaks_ = built_.peak_bytes;
+  peak_op_ = built_.executions[std::max_element(peaks_.begin(), peaks_.end()) - peaks_.begin()];
+  record();
+}
+
+void Descent::try_relaxed(const Relaxed& relaxed) {
+  Point tried{recomputation_.nothing_dropped(), 0, 0};
+  for (const std::int32_t tensor : relaxed.dropped) tried.dropped[tensor] = 1;
+  for (const std::int32_t tensor : relaxed.kept) tried.dropped[tensor] = 0;
+  const Point before = now_;
+  if (measure(tried)) {
+    std::swap(now_, tried);
+    record();
+  }
+  now_ = before;
+}
+
+std::vector<Point> Descent::run() {
+  constexpr int kLevels = 64;
+  const std::int64_t start_bytes = now_.peak_bytes;
+  const std::int64_t floor_bytes = *std::min_element(peaks_.begin(), peaks_.end());
+  int level = 1;
+  for (; level <= kLevels && !is_over(); ++level) {
+    const std::int64_t limit_bytes = start_bytes - (start_bytes - floor_bytes) / kLevels * level;
+    go_to(limit_bytes);
+    if (!descend(limit_bytes)) break;
+    improve(limit_bytes, limits_.node_limit / 2 * level / kLevels);
+  }
+  for (; level > 0 && !is_over(); --level) {
+    const std::int64_t limit_bytes = start_bytes - (start_bytes - floor_bytes) / kLevels * level;
+    go_to(limit_bytes);
+    improve(limit_bytes, placed_ + (limits_.node_limit - placed_) / level);
+  }
+  return std::move(frontier_);
+}
+
+bool Descent::is_over() const {
+  return placed_ >= limits_.node_limit || std::chrono::steady_clock::now() > limits_.deadline;
+}
+
+/// False where the choice is not legal.
+bool Descent::measure(Point& point) {
+  recomputation_.build(point.dropped, built_);
+  placed_ += std::ssize(built_.executions);
+  if (built_.conflict >= 0) return false;
+  point.peak_bytes = built_.largest_bytes;
+  point.time_ns = built_.time_ns;
+  return true;
+}
+
+/// Gives tensors up until the limit holds. False, with the state as far as it came, where nothing helps any more.
+bool Descent::descend(std::int64_t limit_bytes) {
+  std::priority_queue<Score> queue;
+  double above = excess(peaks_, limit_bytes);
+  for (const std::int32_t tensor : recomputation_.droppable()) {
+    if (now_.dropped[tensor] != 0) continue;
+    queue.push({gain_of_[tensor], tensor, -1});
+  }
+  Point tried;
+  while (now_.peak_bytes > limit_bytes) {
+    if (queue.empty() || is_over()) return false;
+    const Score best = queue.top();
+    queue.pop();
+    tried.dropped = now_.dropped;
+    tried.dropped[best.tensor] = 1;
+    if (best.epoch != epoch_) {
+      if (!measure(tried)) continue;
+      const double taken = above - excess(built_.peak_bytes, limit_bytes);
+      if (taken <= 0) continue;
+      const double gain = taken / static_cast<double>(std::max<std::int64_t>(tried.time_ns - now_.time_ns, 1));
+      gain_of_[best.tensor] = gain;
+      queue.push({gain, best.tensor, epoch_});
+      continue;
+    }
+    measure(tried);
+    take(tried);
+    above = excess(peaks_, limit_bytes);
+  }
+  return true;
+}
+
+void Descent::take(Point& point) {
+  std::swap(now_, point);
+  std::swap(peaks_, built_.peak_bytes);
+  ++epoch_;
+  record();
+}
+
+/// Keeps what has been given up without need, and tries other choices of a few.
+void Descent::improve(std::int64_t limit_bytes, std::int64_t node_limit) {
+  std::vector<std::int32_t> dropped;
+  for (const std::int32_t tensor : choices_) {
+    if (now_.dropped[tensor] != recomputation_.nothing_dropped()[tensor]) dropped.push_back(tensor);
+  }
+  std::stable_sort(dropped.begin(), dropped.end(), [&](std::int32_t a, std::int32_t b) {
+    return recomputation_.making_ns(a) > recomputation_.making_ns(b);
+  });
+  for (const std::int32_t tensor : dropped) {
+    if (is_over() || placed_ > node_limit) break;
+    try_flip(tensor, limit_bytes);
+  }
+  while (placed_ < node_limit && !is_over()) perturb(limit_bytes);
+}
+
+/// The fastest schedule so far within the limit; where there is none, the one with the least peak.
+void Descent::go_to(std::int64_t limit_bytes) {
+  const auto fits = [&](const Point& point) { return point.peak_bytes <= limit_bytes; };
+  const auto found = std::find_if(frontier_.begin(), frontier_.end(), fits);
+  now_ = found == frontier_.end() ? frontier_.back() : *found;
+  measure(now_);
+  peaks_ = built_.peak_bytes;
+  ++epoch_;
+}
+
+bool Descent::try_flip(std::int32_t tensor, std::int64_t limit_bytes) {
+  Point tried = now_;
+  tried.dropped[tensor] ^= 1;
+  if (!measure(tried)) return false;
+  if (tried.peak_bytes > limit_bytes || tried.time_ns > now_.time_ns) return false;
+  if (tried.time_ns == now_.time_ns && tried.peak_bytes >= now_.peak_bytes) return false;
+  take(tried);
+  return true;
+}
+
+/// Turns a few choices around and mends what that breaks; goes back where it saved nothing.
+void Descent::perturb(std::int64_t limit_bytes) {
+  const Point before = now_;
+  const std::vector<std::int64_t> peaks_before = peaks_;
+  Point tried = now_;
+  const int flips = 1 + static_cast<int>(random_() % 3);
+  for (int flip = 0; flip < flips; ++flip) tried.dropped[choices_[random_() % choices_.size()]] ^= 1;
+  bool better = measure(tried);
+  if (better) {
+    take(tried);
+    better = descend(limit_bytes) && now_.time_ns <= before.time_ns;
+  }
+  if (better) return;
+  now_ = before;
+  peaks_ = peaks_before;
+  ++epoch_;
+}
+
+/// Enters the state into the trade-off, if no other is as low and as fast.
+void Descent::record() {
+  const auto fits = [](const Point& point, std::int64_t peak_bytes) { return point.peak_bytes > peak_bytes; };
+  auto at = std::lower_bound(frontier_.begin(), frontier_.end(), now_.peak_bytes, fits);
+  // Those from `at` on have at most this peak: one of them that takes no longer makes this one worthless.
+  if (at != frontier_.end() && at->time_ns <= now_.time_ns) return;
+  if (at != frontier_.end() && at->peak_bytes == now_.peak_bytes) at = frontier_.erase(at);
+  at = frontier_.insert(at, now_);
+  auto first = at;
+  while (first != frontier_.begin() && std::prev(first)->time_ns >= at->time_ns) --first;
+  frontier_.erase(first, at);
+}
+
+}  // namespace stowage::solver
