@@ -18,7 +18,7 @@ namespace stowage {
 namespace {
 
 // Raised whenever what may move or what may be reused changes.
-constexpr const char* kPlanRules = "3";
+constexpr const char* kPlanRules = "4";
 
 bool is_named(std::string_view list, std::string_view kind) {
   while (!list.empty()) {

@@ -8,7 +8,9 @@ namespace stowage::solver {
 
 bool is_pointwise(std::string_view kind) {
   // Sorted.
-  static constexpr std::array<std::string_view, 55> kNames = {
+  static constexpr std::array<std::string_view, 59> kNames = {
+      "_log_softmax",  "_log_softmax_backward_data",
+      "_softmax",      "_softmax_backward_data",
       "abs",           "add",
       "addcdiv",       "addcmul",
       "ceil",          "clamp",

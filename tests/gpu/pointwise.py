@@ -34,7 +34,7 @@ def calls_of(suite: ModuleType, name: str, dtype: torch.dtype) -> list[Call]:
     """Every site of the op that takes the dtype, with all its arguments."""
     torch.manual_seed(7)
     calls = []
-    for arguments in suite.CASES[name]:
+    for arguments in suite.arguments_of(name, dtype):
         names = [letter for letter in (suite.A, suite.B, suite.C) if letter in arguments]
         for site in suite.sites(names, dtype):
             if "mask" in arguments:
