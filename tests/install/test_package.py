@@ -18,7 +18,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 
 def test_the_wheel_holds_the_package_the_plugin_and_both_commands_and_nothing_else():
     files = {str(file) for file in distribution("stowage").files or []}
-    modules = {f"stowage/{path.name}" for path in (ROOT / "scripts/stowage").glob("*.py")}
+    modules = {path.relative_to(ROOT / "scripts").as_posix() for path in (ROOT / "scripts/stowage").rglob("*.py")}
     assert "stowage/cli.py" in modules
     assert modules | {"stowage/build_info.py", "stowage/libstowage.so", "../../../bin/stowage",
                       "../../../bin/stowage-solve"} <= files

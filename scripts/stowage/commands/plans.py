@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that show what was planned, and why: explain, plan; and sql, which answers any other question."""
+
+from typing import Annotated
+
+import typer
+
+from stowage.commands.common import (AsJson, Limit, RunId, StorePath, cut, note_mismatch, note_run, print_json, suggest,
+                                     tensor_name)
+from stowage.explaining import print_explanation, to_json
+from stowage.moves import explain as explain_step
+from stowage.store import Row, Store
+from stowage.text import NOTHING, duration, print_table, size
+
+
+def explain(store: StorePath, run_id: RunId = None, as_json: AsJson = False) -> None:
+    """Says where a step's peak is, what lives there, and what would move it where."""
+    with Store(store) as opened:
+        run = opened.step(run_id)
+        found = explain_step(*opened.recorded_step(run))
+    if as_json:
+        return print_json({"run": run, **to_json(found)})
+
+    note_run(run)
+    note_mismatch("the record", {"live_bytes": found.peak.live_bytes}, run["unplanned_peak_bytes"])
+    print_explanation(found)
+    suggest("peak", store, run["run_id"])
+
+
+def plan(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+    """The planned order, its slots, and the points where tensors begin and end.
+
+    Says which ops moved: the fewest whose moving turns program order into the planned order.
+    """
+    with Store(store) as opened:
+        run = opened.planned_run(run_id)
+        found = opened.plan(run)
+    moved = sum(op["moved"] for op in found["order"])
+    op_count = len(found["order"])
+    order = cut(found["order"], limit, 0, as_json, "ops")
+    slots = cut(found["slots"], limit, 0, as_json, "slots")
+    if as_json:
+        return print_json({"run": run, "moved_ops": moved, "order": order, "slots": slots})
+
+    note_run(run)
+    print(f"order   {run['order_status']}: peak {size(run['planned_peak_bytes'])}, bound {size(run['bound_bytes'])}, "
+          f"program order {size(run['program_peak_bytes'])}; {moved} of {op_count} ops moved")
+    print(f"layout  {run['layout_status']}: arena {size(run['arena_bytes'])}, bound {size(run['arena_bound_bytes'])}")
+    print(f"time    {duration(run['planning_ns'])}")
+    print()
+    print_table(
+        [">step", ">op", "moved", "kind", "name", "places", "reuses", "frees"],
+        [(op["step"], op["op"], "moved" if op["moved"] else NOTHING, op["kind"], op["name"],
+          *(", ".join(map(show, op[kind])) or NOTHING
+            for kind, show in (("place", tensor_name), ("reuse", reuse_name), ("free", tensor_name)))) for op in order])
+    print()
+    takes_turns = any(slot["other_offset_bytes"] is not None for slot in slots)
+    print_table(
+        [">offset", *([">in turn"] if takes_turns else []), ">size", "tensor", "kind"],
+        [(size(slot["offset_bytes"]), *([size(slot["other_offset_bytes"])] if takes_turns else []),
+          size(slot["size_bytes"]), tensor_name(slot), slot["kind"]) for slot in slots])
+    suggest("ops", store, run_id, "--planned")
+
+
+def sql(store: StorePath,
+        query: Annotated[str, typer.Argument(metavar="QUERY", help="One SQL statement; the store is only read.")],
+        as_json: AsJson = False, limit: Limit = None) -> None:
+    """Answers a question in SQL.
+
+    Views: lifetimes, timeline, peak, live_at_peak, planned_timeline, planned_peak, live_at_planned_peak, size_sources,
+    op_device_time.
+    """
+    with Store(store) as opened:
+        columns, rows = opened.user_query(query)
+    shown = cut(rows, limit, 0, as_json, "rows")
+    if as_json:
+        return print_json(shown)
+    print_table(columns, [tuple("NULL" if value is None else value for value in row.values()) for row in shown])
+    suggest("info", store)
+
+
+def reuse_name(point: Row) -> str:
+    return f"{tensor_name(point)} over {point['of_name'] or 'tensor ' + str(point['of_tensor'])}"

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that show runs as they were recorded: info, ops, kernels, tensors, peak."""
+
+from typing import Annotated
+
+import typer
+
+from stowage.commands.common import (AsJson, Limit, RunId, StorePath, cut, disagreement, is_planned, is_step, note_mismatch,
+                                     note_run, op_name, print_json, suggest, tensor_name)
+from stowage.store import Row, Store
+from stowage.text import NOTHING, date, duration, print_table, printable, size
+
+
+def info(store: StorePath, as_json: AsJson = False, limit: Limit = None) -> None:
+    """What made the store, its runs and their plans."""
+    with Store(store) as opened:
+        context, runs = opened.context(), opened.runs()
+    newest = cut(runs[::-1], limit, 20, as_json, "runs")[::-1]
+    if as_json:
+        return print_json({**context, "runs": newest})
+
+    print(f"store    {printable(store)} (schema {context['schema']}, {size(context['size_bytes'])})")
+    for label, name in (("stowage", "stowage_version"), ("torch", "torch_version"), ("device", "device"),
+                        ("clock", "clock")):
+        print(f"{label:<8} {printable(', '.join(context[name])) or NOTHING}")
+    print(f"sizes    {size_source(context)}")
+    print(f"dropped  {context['dropped_records']} records")
+    print(f"date     {date(context['last_unix_ns'])}")
+    print()
+    print_table(
+        [">run", "kind", "name", ">ops", ">unplanned peak", ">planned peak", ">saved", ">bound", ">arena", "status"],
+        [(run["run_id"], run["kind"], run["name"], run["ops"], size(run["unplanned_peak_bytes"]), size(run["planned_peak_bytes"]),
+          saved(run), size(run["bound_bytes"]), size(run["arena_bytes"]), status(run)) for run in newest])
+    suggest("peak", store)
+
+
+def ops(store: StorePath,
+        planned: Annotated[bool, typer.Option("--planned", help="In the planned order.")] = False,
+        run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+    """Ops in the order they run, with their memory.
+
+    For each its time, on the device too if there is one, what it allocates and frees, and the most that lives while it
+    runs.
+    """
+    with Store(store) as opened:
+        run = opened.planned_run(run_id) if planned else opened.run(run_id)
+        rows = opened.ops(run, planned)
+    shown = cut(rows, limit, 0, as_json, "ops")
+    if as_json:
+        return print_json({"run": run, "planned": planned, "ops": shown})
+
+    note_run(run)
+    on_device = any(op["device_ns"] is not None for op in rows)
+    place = "scope" if is_step(run) else "source"
+    print_table(
+        [">step", ">op", ">time", *([">device"] if on_device else []), ">allocated", ">freed", ">live", "kind", "name",
+         place],
+        [(op["step"], op["op"], duration(op["duration_ns"]), *([device_time(op)] if on_device else []),
+          size(op["allocated_bytes"]), size(op["freed_bytes"]), size(op["live_bytes"]), op["kind"], op["name"],
+          op[place]) for op in shown])
+    suggest("tensors" if planned else "plan", store, run_id)
+
+
+def kernels(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+    """Kernels on the device, most time first, and the ops that launched them.
+
+    One line for each kernel of each op: the time of all its launches, its share in the time of all kernels, and how
+    many launches there were.
+    """
+    with Store(store) as opened:
+        run = opened.run(run_id)
+        rows = opened.kernels(run)
+    all_ns = sum(kernel["total_ns"] for kernel in rows)
+    shown = cut(rows, limit, 20, as_json, "kernels")
+    if as_json:
+        return print_json({"run": run, "kernel_ns": all_ns, "kernels": shown})
+
+    note_run(run)
+    print_table(
+        [">time", ">share", ">count", "op", "source", "kernel"],
+        [(duration(kernel["total_ns"]), f"{100 * kernel['total_ns'] / max(all_ns, 1):.1f} %", kernel["count"],
+          op_name(kernel["op"], kernel["op_kind"]), kernel["source"], kernel["name"]) for kernel in shown])
+    suggest("ops", store, run_id)
+
+
+def tensors(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+    """Tensors, biggest first, and how long they live.
+
+    As they lived in the recorded run: which op allocates each, which uses it last.
+    """
+    with Store(store) as opened:
+        run = opened.run(run_id)
+        rows = opened.tensors(run)
+    shown = cut(rows, limit, 20, as_json, "tensors")
+    if as_json:
+        return print_json({"run": run, "tensors": shown})
+
+    note_run(run)
+    print_table(
+        [">size", "tensor", "kind", "lives", "allocated by", "last used by", "dtype", "shape"],
+        [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["kind"], lives(tensor),
+          op_name(tensor["allocate_op"], tensor["allocate_kind"]),
+          op_name(tensor["last_use_op"], tensor["last_use_kind"]), tensor["dtype"], tensor["shape"]) for tensor in shown])
+    suggest("ops", store, run_id)
+
+
+def peak(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+    """Where most memory is live, and what lives there.
+
+    Before and after planning, with the bound below which no order can go.
+    """
+    with Store(store) as opened:
+        run = opened.run(run_id)
+        before = opened.peak(run, planned=False)
+        after = opened.peak(run, planned=True) if is_planned(run) else None
+    for side in filter(None, (before, after)):
+        side["tensors"] = cut(side["tensors"], limit, 10, as_json, "tensors")
+    if as_json:
+        return print_json({"run": run, "before": before, "after": after, "bound_bytes": run["bound_bytes"]})
+
+    note_run(run)
+    note_mismatch("the record", before, run["unplanned_peak_bytes"])
+    print_peak("before planning", before, is_step(run))
+    if after and is_step(run):
+        note_mismatch("the plan", after, run["planned_peak_bytes"])
+        print()
+        print(f"after planning: the same, as nothing moves in a step; arena {size(run['arena_bytes'])}, "
+              f"bound {size(run['arena_bound_bytes'])}")
+    elif after:
+        note_mismatch("the plan", after, run["planned_peak_bytes"])
+        print()
+        print_peak("after planning", after)
+        print()
+        print(f"bound: no order needs less than {size(run['bound_bytes'])}")
+    suggest("tensors", store, run_id)
+
+
+def saved(run: Row) -> str:
+    if not is_planned(run) or is_step(run) or run["unplanned_peak_bytes"] == 0:
+        return NOTHING
+    return f"{100 * (1 - run['planned_peak_bytes'] / run['unplanned_peak_bytes']):.1f} %"
+
+
+def status(run: Row) -> str:
+    if is_planned(run) and is_step(run):
+        return f"order kept, layout {run['layout_status']}"
+    if is_planned(run):
+        return f"order {run['order_status']}, layout {run['layout_status']}"
+    if not run["complete"]:
+        return "not planned: ended early"
+    if run["dropped_records"] > 0:
+        return f"not planned: {run['dropped_records']} records dropped"
+    return "not planned"
+
+
+def size_source(context: Row) -> str:
+    if context["allocations"] == 0:
+        return NOTHING
+    if context["compared_sizes"] == 0:
+        return "as the allocator recorded them"
+    text = f"CUPTI confirms {context['cupti_sizes']} of {context['allocations']} allocations"
+    return text + (f"; {disagreement(context)}" if context["size_mismatches"] else "")
+
+
+def device_time(op: Row) -> str:
+    return NOTHING if op["device_ns"] is None else duration(op["device_ns"])
+
+
+def lives(tensor: Row) -> str:
+    if tensor["allocate_op"] is None:
+        return "throughout"
+    end = "end" if tensor["free_op"] is None else f"op {tensor['free_op']}"
+    if tensor["next_free_op"] is not None:
+        end = f"op {tensor['next_free_op']} of the next step"
+    return f"op {tensor['allocate_op']} to {end}"
+
+
+def print_peak(when: str, peak: Row, in_step: bool = False) -> None:
+    where = "before the first op"
+    if peak["op"] is not None:
+        source = f" at {peak['source']}" if peak["source"] else ""
+        if not source and peak["scope"] and in_step:
+            source = f" in {peak['scope']}"
+        where = f"in step {peak['step']}: op {peak['op']} {peak['kind']} '{peak['name']}'{source}"
+    print(f"{when}: {size(peak['live_bytes'])} {printable(where)}")
+    print_table([">size", ">tensors", "kind"],
+                [(size(kind["size_bytes"]), kind["tensors"], kind["kind"]) for kind in peak["by_kind"]])
+    print("biggest:")
+    print_table([">size", "tensor", "kind"],
+                [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["kind"]) for tensor in peak["tensors"]])
