@@ -6,10 +6,12 @@ import sys
 
 import typer
 
+from stowage.commands.budget import budget
 from stowage.commands.common import note
 from stowage.commands.plans import explain, plan, sql
 from stowage.commands.runs import info, kernels, ops, peak, tensors
 from stowage.commands.verify import verify
+from stowage.solving import SolverError
 from stowage.store import StoreError
 from stowage.verifying import UnreadableScript
 
@@ -35,6 +37,7 @@ for command, example in (
     (peak, "stowage peak profile.db --run 3"),
     (explain, "stowage explain profile.db"),
     (plan, "stowage plan profile.db --json"),
+    (budget, "stowage budget profile.db --points 10"),
     (sql, "stowage sql profile.db 'SELECT kind, sum(duration_ns) FROM ops GROUP BY kind'"),
 ):
     app.command(epilog=f"Example: {example}")(command)
@@ -48,6 +51,9 @@ def main() -> None:
     except StoreError as error:
         note(str(error))
         sys.exit(1)
+    except SolverError as error:
+        note(str(error))
+        sys.exit(error.exit_code)
     except UnreadableScript as error:
         note(str(error))
         sys.exit(2)

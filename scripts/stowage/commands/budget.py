@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command that shows what less memory would cost in time."""
+
+import shutil
+import sys
+from typing import Annotated
+
+import typer
+
+from stowage.commands.common import AsJson, StorePath, note, note_run, print_json, suggest
+from stowage.problem import choose_run, to_problem
+from stowage.solving import plan_budgets
+from stowage.store import Row, Store
+from stowage.text import duration, print_table, printable, size
+
+#: Of the plot, in characters.
+PLOT_WIDTH, PLOT_HEIGHT = 80, 18
+UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+
+
+def budget(
+    store: StorePath,
+    points: Annotated[int, typer.Option(min=2, metavar="N", help="How many budgets.")] = 20,
+    limit: Annotated[str | None, typer.Option("--budget", metavar="SIZE", help="Only this: 6GiB, or 0.5 of the peak.")] = None,
+    slowdown: Annotated[float | None, typer.Option(min=1, metavar="RATIO", help="Only the least peak in this time.")] = None,
+    run_id: Annotated[int | None, typer.Option("--run", metavar="ID", help="Which run; else the newest of a graph.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What less memory would cost: peak against predicted time, where ops run again instead of keeping what they made.
+
+    Planned from the measured times and sizes in the store; nothing is trained. The bound is the time below which no
+    schedule fits the budget. Exits 1 if the one budget asked for cannot be met.
+    """
+    if limit is not None and slowdown is not None:
+        raise typer.BadParameter("--budget and --slowdown exclude one another; give one")
+    with Store(store) as opened:
+        run = choose_run(opened, run_id)
+        step = to_problem(opened, run)
+    asked = (["--budget", limit] if limit is not None else ["--slowdown", str(slowdown)] if slowdown is not None else
+             ["--points", str(points)])
+    found = plan_budgets(step, asked)
+    unmet = unmet_budget(found, limit)
+    if as_json:
+        print_json({"run": run, **found})
+    else:
+        note_run(run)
+        print_budgets(found)
+        if len(found["rows"]) > 1:
+            print()
+            print(plot(found))
+    if unmet:
+        note(unmet)
+        sys.exit(1)
+    if not as_json:
+        suggest("peak", store, run["run_id"])
+
+
+def unmet_budget(found: Row, limit: str | None) -> str | None:
+    """What to say where the budget asked for is not met."""
+    if limit is None or found["rows"][0]["peak_bytes"] <= found["rows"][0]["budget_bytes"]:
+        return None
+    asked, least, bound = found["rows"][0]["budget_bytes"], found["least_peak_bytes"], found["bound_peak_bytes"]
+    how = "which is proven" if least == bound else f"and none is below {size(bound)}"
+    return f"cannot meet the budget of {size(asked)}: the least peak found is {size(least)}, {how}"
+
+
+def print_budgets(found: Row) -> None:
+    print(f"unplanned  {size(found['unplanned_peak_bytes'])} in {duration(found['unplanned_time_ns'])}")
+    print(f"least      {size(found['least_peak_bytes'])}; no schedule needs less than {size(found['bound_peak_bytes'])}")
+    print()
+    print_table(
+        [">budget", ">peak", ">of unplanned", ">predicted time", ">bound", ">ops run again", "status"],
+        [(size(row["budget_bytes"]), size(row["peak_bytes"]),
+          f"{100 * row['peak_bytes'] / max(found['unplanned_peak_bytes'], 1):.1f} %", f"{row['time_ratio']:.3f}",
+          f"{row['bound_time_ratio']:.3f}", row["repeats"], row["status"]) for row in found["rows"]])
+
+
+def plot(found: Row) -> str:
+    """Peaks over predicted times in characters, without colours."""
+    import plotext  # only here: the other commands do without it
+
+    times = [row["time_ratio"] for row in found["rows"]]
+    unit, unit_bytes = next((unit for unit in UNITS if found["unplanned_peak_bytes"] >= unit[1]), UNITS[-1])
+    peaks = [row["peak_bytes"] / unit_bytes for row in found["rows"]]
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(min(PLOT_WIDTH, shutil.get_terminal_size().columns), PLOT_HEIGHT)
+    plotext.title(f"{printable(found['name'])}: peak in {unit} over predicted time, 1 is the unplanned step's")
+    plotext.plot(times, peaks, marker=".")
+    plotext.scatter(times, peaks, marker="o")
+    lines = plotext.uncolorize(plotext.build()).splitlines()
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs `stowage-solve`, the solver's command line, which is installed beside `stowage`. Needs no torch."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+NAME = "stowage-solve"
+#: A run that takes longer shows that something is going on.
+PATIENCE_S = 2
+
+
+class SolverError(Exception):
+    """The solver is not there or cannot plan. One line: what, why, and how to mend it; `exit_code` as the solver's."""
+
+    def __init__(self, text: str, exit_code: int = 1) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def solver() -> Path:
+    """The program: STOWAGE_SOLVE, else the one beside this command, beside Python, or in PATH."""
+    named = os.environ.get("STOWAGE_SOLVE")
+    found = named or shutil.which(NAME) or ""
+    beside = [] if named else [Path(sys.argv[0]).with_name(NAME), Path(sysconfig.get_path("scripts")) / NAME]
+    for path in (*beside, Path(found)):
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    raise SolverError(f"cannot plan: '{named or NAME}' not found; install stowage again, or set STOWAGE_SOLVE to the program")
+
+
+def plan_budgets(step: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """What `stowage-solve budget STEP ARGUMENT...` answers for a step in the format `stowage-step/1`."""
+    program = solver()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "step.json"
+        file.write_text(json.dumps(step))
+        output, errors, exit_code = _run([str(program), "budget", str(file), *arguments, "--json"])
+    if exit_code != 0:
+        lines = errors.strip().splitlines() or [f"'{program}' ended with exit code {exit_code}"]
+        raise SolverError(f"cannot plan '{step['name']}': {lines[-1].removeprefix(f'{NAME}: ')}", 2 if exit_code == 2 else 1)
+    try:
+        return json.loads(output)
+    except json.JSONDecodeError as error:
+        raise SolverError(f"cannot plan '{step['name']}': '{program}' did not answer in JSON; use the one of this "
+                          "stowage") from error
+
+
+def _run(command: list[str]) -> tuple[str, str, int]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            output, errors = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            console = Console(stderr=True)
+            if console.is_terminal:
+                with console.status("planning"):
+                    output, errors = process.communicate()
+            else:
+                output, errors = process.communicate()
+    return output, errors, process.returncode
