@@ -22,8 +22,8 @@ def report() -> str:
     Then a line for each planned kind of step of each device. Nothing moves in a step: the peak stays, of what the step
     allocates, and the bound is that of the arena.
 
-    Below them, where the plans came from, the store in use, how much of what steps allocate came from plans, what is not
-    planned and why, and what the option `verify` found.
+    Below them, where the plans came from, the store in use, what each budget took, how much of what steps allocate came
+    from plans, what is not planned and why, and what the option `verify` found.
     """
     return render(plugin.status())
 
@@ -36,6 +36,8 @@ def render(status: dict[str, Any]) -> str:
         for phase in region["phases"]:
             if phase["state"] == "planned":
                 rows.append(_row(region["name"], phase))
+                if phase.get("budget"):
+                    notes.append(f"{region['name']}: {_about_budget(phase['peak_bytes'], phase['budget'])}")
             else:
                 why = phase.get("why", "its allocations are not steady yet")
                 notes.append(f"{region['name']}: {phase['state']}: {why}")
@@ -61,6 +63,14 @@ def render(status: dict[str, Any]) -> str:
         f"runs profiled: {total['runs_profiled']}"
     )
     return "\n".join(lines + notes)
+
+
+def _about_budget(peak_bytes: int, budget: dict[str, Any]) -> str:
+    """What running ops again has saved, and what that takes."""
+    again = "1 op runs again" if budget["repeated_ops"] == 1 else f"{budget['repeated_ops']} ops run again"
+    text = (f"{size(peak_bytes)} of {size(budget['unplanned_peak_bytes'])} unplanned, {again}, predicted step time "
+            f"{budget['predicted_time_ratio']:.2f} (no schedule below {budget['bound_time_ratio']:.2f})")
+    return text if budget["met"] else f"{text}; over the budget of {size(budget['limit_bytes'])}"
 
 
 def _step_row(device: str, phase: dict[str, Any]) -> tuple[str, ...]:

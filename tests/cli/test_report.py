@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `report` says of steps."""
+"""What `report` says of steps, and of graphs within budgets."""
+
+import pytest
 
 from stowage.reporting import render
 
@@ -44,3 +46,20 @@ def test_steps_that_are_not_planned() -> None:
     ]
     two = render(status(device(phase(), {"state": "profiling"}, {"state": "profiling"})))
     assert two.splitlines()[-1] == "steps on cpu: 2 kinds of step wait to be met again; a plan takes two that are alike"
+
+
+BUDGET = {"limit_bytes": 1300 << 20, "unplanned_peak_bytes": 2468 << 20, "met": True, "repeated_ops": 148,
+          "predicted_time_ratio": 1.0512, "bound_time_ratio": 1.0287, "status": "feasible"}
+
+
+@pytest.mark.parametrize(("budget", "line"), [
+    (BUDGET, "ResNet: 1.21 GiB of 2.41 GiB unplanned, 148 ops run again, predicted step time 1.05 (no schedule below 1.03)"),
+    ({**BUDGET, "limit_bytes": 1 << 30, "met": False, "repeated_ops": 1},
+     "ResNet: 1.21 GiB of 2.41 GiB unplanned, 1 op runs again, predicted step time 1.05 (no schedule below 1.03); "
+     "over the budget of 1.00 GiB"),
+    (None, "plans made: 1, recalled from the store: 0, runs profiled: 3"),
+])
+def test_what_a_budget_took(budget: dict | None, line: str) -> None:
+    planned = phase(program_peak_bytes=2468 << 20, peak_bytes=1239 << 20, bound_bytes=1 << 30, budget=budget)
+    region = {"name": "ResNet", "phases": [planned], "plans_made": 1, "plans_recalled": 0, "runs_profiled": 3}
+    assert render({**status(), "regions": [region]}).splitlines()[-1] == line
