@@ -57,7 +57,7 @@ def measure(row: Row, mode: str, start: list[str]) -> dict:
     return ask("worker.py", [row.model, str(row.batch), row.optimizer, asked], start, settings)
 
 
-def ask(worker: str, arguments: list[str], start: list[str], settings: str) -> dict:
+def ask(worker: str, arguments: list[str], start: list[str], settings: str, timeout_s: int = TIMEOUT_S) -> dict:
     """What a process that runs `worker` prints last, or why it does not; `settings` are PyTorch's allocator's."""
     command = [*start, sys.executable, str(Path(__file__).with_name("measuring") / worker), *arguments]
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
@@ -65,9 +65,9 @@ def ask(worker: str, arguments: list[str], start: list[str], settings: str) -> d
     environment.pop("PYTORCH_ALLOC_CONF", None)
     environment["PYTORCH_CUDA_ALLOC_CONF"] = settings
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        return {"failed": f"no answer in {TIMEOUT_S} s"}
+        return {"failed": f"no answer in {timeout_s} s"}
     if done.returncode != 0:
         return {"failed": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
     return json.loads(done.stdout.splitlines()[-1])
