@@ -49,6 +49,7 @@ TIMEOUT_S = 3600
 #: To compile takes minutes; where it takes longer the compiler has no row of figures.
 COMPILER_TIMEOUT_S = 1200
 NO_TIMES = "it goes by measured times, which dry CUDA has not"
+UNFUSED = "by the backend aot_eager, as kernels are not built on dry CUDA: what is kept is chosen as ever, nothing is fused"
 
 
 @dataclass
@@ -153,8 +154,9 @@ def show(rows: list[Row], console: Console) -> None:
                           *map(ratio, (row.step_time_ratio, row.predicted_time_ratio, row.bound_time_ratio)))
         console.print(table)
         for row in found:
-            if row.why:
-                console.print(f"{METHODS[row.method]}: {row.why}", soft_wrap=True, markup=False)
+            remark = row.why or (UNFUSED if row.method == "compiler" and row.device == "dry cuda" else None)
+            if remark:
+                console.print(f"{METHODS[row.method]}: {remark}", soft_wrap=True, markup=False)
 
 
 def mib(size_bytes: int | None) -> str:
