@@ -17,6 +17,7 @@ from typing import Annotated
 import stowage
 import torch
 import typer
+from measuring.rows import DRY
 from memory import ask, chosen, launcher
 from rich.console import Console
 from rich.table import Table
@@ -114,12 +115,17 @@ def measure(row: Row, rows: list[Row], pairs: int, threads: int, start: list[str
     row.record(ask("budget_worker.py", [json.dumps(asked)], start, "", timeout_s))
 
 
+def is_dry() -> bool:
+    """Whether what runs on CUDA runs on dry CUDA."""
+    return not torch.cuda.is_available() or torch.cuda.get_device_name().endswith(DRY)
+
+
 def rows_of(devices: list[str], named: list[str] | None, batch: int | None, methods: list[str], tiny: bool) -> list[Row]:
     wanted = {*methods, *(NEEDS[method] for method in methods if method in NEEDS)}
     rows = []
     for device in devices:
         sizes = TINY if tiny else SIZES[device]
-        label = "dry cuda" if device == "cuda" and not torch.cuda.is_available() else device
+        label = "dry cuda" if device == "cuda" and is_dry() else device
         rows += [Row(model, batch or sizes[model], method, label)
                  for model in (chosen(",".join(named), list(sizes), "model") if named else sizes)
                  for method in METHODS if method in wanted]

@@ -48,8 +48,8 @@ def _why_not(store: Store, run: Row) -> str | None:
 def to_problem(store: Store, run: Row) -> Row:
     """The step as JSON of the format `stowage-step/1`: bytes and nanoseconds, ids as in the store."""
     run_id = run["run_id"]
-    tensors = store.query("SELECT tensor AS id, name, size_bytes, kind FROM tensors WHERE run_id = ? ORDER BY tensor", run_id)
-    ops = store.query("SELECT op AS id, name, kind, duration_ns, repeatable FROM ops WHERE run_id = ? ORDER BY op", run_id)
+    tensors = store.query("SELECT tensor AS id, name, size_bytes, kind FROM tensors WHERE run_id = ? ORDER BY id", run_id)
+    ops = store.query("SELECT op AS id, name, kind, duration_ns, repeatable FROM ops WHERE run_id = ? ORDER BY id", run_id)
     allocations = store.query("SELECT tensor, op, allocate_event, free_event FROM allocations WHERE run_id = ? "
                               "ORDER BY allocation", run_id)
     uses = store.query("SELECT op, tensor, kind FROM uses WHERE run_id = ? ORDER BY use", run_id)

@@ -35,7 +35,8 @@ def solver() -> Path:
     for path in (*beside, Path(found)):
         if path.is_file() and os.access(path, os.X_OK):
             return path
-    raise SolverError(f"cannot plan: '{named or NAME}' not found; install stowage again, or set STOWAGE_SOLVE to the program")
+    raise SolverError(f"cannot plan: '{named or NAME}' not found; install stowage again, or set STOWAGE_SOLVE to the "
+                      "program")
 
 
 def plan_budgets(step: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:

@@ -94,8 +94,9 @@ def warm_up(step: Step, planned: bool, budgeted: bool) -> dict | None:
 def persistent_bytes(store: Path) -> int:
     """What lives throughout the newest planned run: parameters, optimizer state, the batch."""
     with Store(str(store)) as opened:
-        return opened.query("SELECT sum(size_bytes) AS bytes FROM tensors WHERE run_id = ? AND kind IN ('input', 'constant')",
-                            opened.planned_run(None)["run_id"])[0]["bytes"]
+        run = opened.planned_run(None)
+        return opened.query("SELECT sum(size_bytes) AS size_bytes FROM tensors "
+                            "WHERE run_id = ? AND kind IN ('input', 'constant')", run["run_id"])[0]["size_bytes"]
 
 
 def time_ms(step: Step) -> float:

@@ -21,7 +21,7 @@ UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 def budget(
     store: StorePath,
     points: Annotated[int, typer.Option(min=2, metavar="N", help="How many budgets.")] = 20,
-    limit: Annotated[str | None, typer.Option("--budget", metavar="SIZE", help="Only this: 6GiB, or 0.5 of the peak.")] = None,
+    limit: Annotated[str | None, typer.Option("--budget", metavar="SIZE", help="Only this: 6GiB; 0.5 of the peak.")] = None,
     slowdown: Annotated[float | None, typer.Option(min=1, metavar="RATIO", help="Only the least peak in this time.")] = None,
     run_id: Annotated[int | None, typer.Option("--run", metavar="ID", help="Which run; else the newest of a graph.")] = None,
     as_json: AsJson = False,
