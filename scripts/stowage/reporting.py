@@ -70,7 +70,10 @@ def _about_budget(peak_bytes: int, budget: dict[str, Any]) -> str:
     again = "1 op runs again" if budget["repeated_ops"] == 1 else f"{budget['repeated_ops']} ops run again"
     text = (f"{size(peak_bytes)} of {size(budget['unplanned_peak_bytes'])} unplanned, {again}, predicted step time "
             f"{budget['predicted_time_ratio']:.2f} (no schedule below {budget['bound_time_ratio']:.2f})")
-    return text if budget["met"] else f"{text}; over the budget of {size(budget['limit_bytes'])}"
+    if budget["met"]:
+        return text
+    limit = f"budget of {size(budget['limit_bytes'])}" if budget["limit_bytes"] else "step time asked for"
+    return f"{text}; over the {limit}"
 
 
 def _step_row(device: str, phase: dict[str, Any]) -> tuple[str, ...]:

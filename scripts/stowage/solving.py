@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 NAME = "stowage-solve"
 #: A run that takes longer shows that something is going on.
 PATIENCE_S = 2
@@ -61,6 +59,8 @@ def _run(command: list[str]) -> tuple[str, str, int]:
         try:
             output, errors = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
+            from rich.console import Console  # only here: the other commands start sooner without it
+
             console = Console(stderr=True)
             if console.is_terminal:
                 with console.status("planning"):

@@ -57,6 +57,9 @@ BUDGET = {"limit_bytes": 1300 << 20, "unplanned_peak_bytes": 2468 << 20, "met": 
     ({**BUDGET, "limit_bytes": 1 << 30, "met": False, "repeated_ops": 1},
      "ResNet: 1.21 GiB of 2.41 GiB unplanned, 1 op runs again, predicted step time 1.05 (no schedule below 1.03); "
      "over the budget of 1.00 GiB"),
+    ({**BUDGET, "limit_bytes": None, "met": False},
+     "ResNet: 1.21 GiB of 2.41 GiB unplanned, 148 ops run again, predicted step time 1.05 (no schedule below 1.03); "
+     "over the step time asked for"),
     (None, "plans made: 1, recalled from the store: 0, runs profiled: 3"),
 ])
 def test_what_a_budget_took(budget: dict | None, line: str) -> None:
