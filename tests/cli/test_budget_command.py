@@ -125,10 +125,10 @@ def test_views_dependencies_and_reuses_are_taken_over(store: Path) -> None:
 def test_the_table_and_the_plot(stowage: Stowage, store: Path, solver: FakeSolver) -> None:
     table, plot = shown(stowage, "budget", "run.db", "--points", "3").split("\n\n")[1:]
     assert table == """\
-   budget       peak  of unplanned  predicted time  bound  ops run again  status
-16.00 MiB  16.00 MiB       100.0 %           1.000  1.000              0  optimal
-12.00 MiB  11.00 MiB        68.7 %           1.100  1.050              2  feasible
- 8.00 MiB   9.00 MiB        56.2 %           1.250  1.200             31  timed_out"""
+   budget       peak  of unplanned  predicted  bound  run again  status
+16.00 MiB  16.00 MiB       100.0 %      1.000  1.000          0  optimal
+12.00 MiB  11.00 MiB        68.7 %      1.100  1.050          2  feasible
+ 8.00 MiB   9.00 MiB        56.2 %      1.250  1.200         31  timed_out"""
     assert solver.asked()["arguments"] == ["budget", "--points", "3", "--json"]
     assert solver.asked()["step"]["name"] == "step"
     lines = plot.splitlines()

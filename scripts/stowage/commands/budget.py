@@ -69,7 +69,7 @@ def print_budgets(found: Row) -> None:
     print(f"least      {size(found['least_peak_bytes'])}; no schedule needs less than {size(found['bound_peak_bytes'])}")
     print()
     print_table(
-        [">budget", ">peak", ">of unplanned", ">predicted time", ">bound", ">ops run again", "status"],
+        [">budget", ">peak", ">of unplanned", ">predicted", ">bound", ">run again", "status"],
         [(size(row["budget_bytes"]), size(row["peak_bytes"]),
           f"{100 * row['peak_bytes'] / max(found['unplanned_peak_bytes'], 1):.1f} %", f"{row['time_ratio']:.3f}",
           f"{row['bound_time_ratio']:.3f}", row["repeats"], row["status"]) for row in found["rows"]])
