@@ -61,7 +61,8 @@ class Row:
     device: str  # "cpu", "cuda" or "dry cuda"
     budget_bytes: int | None = None
     peak_bytes: int | None = None
-    step_time_ratio: float | None = None
+    step_time_ratio: float | None = None  # to the model captured and unplanned
+    step_time_ratio_to_eager: float | None = None  # of methods that capture nothing
     bound_time_ratio: float | None = None
     predicted_time_ratio: float | None = None
     why: str | None = None  # there are no figures
@@ -76,6 +77,7 @@ class Row:
             return
         fitted = answer.get("fitted") or {}
         self.peak_bytes, self.step_time_ratio = answer["peak_bytes"], answer.get("step_time_ratio")
+        self.step_time_ratio_to_eager = answer.get("step_time_ratio_to_eager")
         self.budget_bytes = fitted.get("limit_bytes") or self.budget_bytes
         self.bound_time_ratio = fitted.get("bound_time_ratio")
         self.predicted_time_ratio = fitted.get("predicted_time_ratio")
@@ -152,12 +154,14 @@ def show(rows: list[Row], console: Console) -> None:
         console.print(f"\n{model} batch {found[0].batch}, {label}", soft_wrap=True)
         table = Table(box=None, pad_edge=False)
         table.add_column("", no_wrap=True)
-        for title in ("budget\nMiB", "peak\nMiB", "of\nunplanned", "step\ntime", "\npredicted", "no schedule\nbelow"):
+        for title in ("budget\nMiB", "peak\nMiB", "of\nunplanned", "step time of\nunplanned", "\nof eager", "\npredicted",
+                      "no schedule\nbelow"):
             table.add_column(title, justify="right", no_wrap=True)
         for row in found:
             share = "-" if row.peak_bytes is None or base is None else f"{row.peak_bytes / base:.1%}"
             table.add_row(METHODS[row.method], mib(row.budget_bytes), mib(row.peak_bytes), share,
-                          *map(ratio, (row.step_time_ratio, row.predicted_time_ratio, row.bound_time_ratio)))
+                          *map(ratio, (row.step_time_ratio, row.step_time_ratio_to_eager, row.predicted_time_ratio,
+                                       row.bound_time_ratio)))
         console.print(table)
         for row in found:
             remark = row.why or (UNFUSED if row.method == "compiler" and row.device == "dry cuda" else None)

@@ -50,6 +50,7 @@ def test_what_checkpoints_take(tmp_path):
     for row in rows.values():
         assert (row["model"], row["batch"], row["device"], row["why"]) == ("tiny_gpt", 32, "cpu", None)
         assert row["step_time_ratio"] > 0 and row["budget_bytes"] is None
+    assert [row["step_time_ratio_to_eager"] is None for row in rows.values()] == [True, True, False, False]
     assert rows["checkpoint per block"]["peak_bytes"] < 0.9 * rows["unplanned capture"]["peak_bytes"]
     # Its two blocks are one segment, which PyTorch keeps whole.
     assert rows["checkpoint sqrt(n)"]["peak_bytes"] > rows["checkpoint per block"]["peak_bytes"]
