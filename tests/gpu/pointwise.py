@@ -36,7 +36,7 @@ def calls_of(suite: ModuleType, name: str, dtype: torch.dtype) -> list[Call]:
     calls = []
     for arguments in suite.arguments_of(name, dtype):
         names = [letter for letter in (suite.A, suite.B, suite.C) if letter in arguments]
-        for site in suite.sites(names, dtype):
+        for site in suite.sites(name, names, dtype):
             if "mask" in arguments:
                 site.tensors["mask"] = torch.rand(site.tensors[suite.A].shape) > 0.5
             site = site._replace(tensors={key: tensor.to(DEVICE) for key, tensor in site.tensors.items()})

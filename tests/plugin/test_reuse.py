@@ -141,15 +141,15 @@ class Site(NamedTuple):
     fresh: tuple[str, ...]
 
 
-def sites(names: list[str], dtype: torch.dtype) -> list[Site]:
+def sites(op: str, names: list[str], dtype: torch.dtype) -> list[Site]:
     """Each tensor in turn the only one that may be reused, then all; then with the others broadcast or laid out
-    otherwise."""
+    otherwise, but for softmax's backward, which does not check that."""
     found = []
     choices = [(name,) for name in names] + ([tuple(names)] if len(names) > 1 else [])
     for shape, lay_out in LAYOUTS:
         for fresh in choices:
             found.append(Site({name: lay_out(values(shape, dtype)) for name in names}, fresh))
-    if len(names) == 1:
+    if len(names) == 1 or op.endswith("_backward_data"):
         return found
     for own in names:
         for shape, lay_out, others in (
@@ -246,7 +246,7 @@ def assert_bit_identical(op: str, arguments: tuple, dtype: torch.dtype) -> Outco
     torch.manual_seed(7)
     names = [name for name in (A, B, C) if name in arguments]
     all_sites, expected = [], []
-    for site in sites(names, dtype):
+    for site in sites(op, names, dtype):
         if "mask" in arguments:
             site.tensors["mask"] = torch.rand(site.tensors[A].shape) > 0.5
         try:
