@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
-#include <optional>
 #include <utility>
 
 #include "solver/lifetimes.h"
@@ -52,10 +51,13 @@ class Search {
     return moment_.choice();
   }
 
-  /// Goes through prices until none proves more; `fits` is a choice within the limit.
-  void run(Relaxed fits) {
-    Relaxed exceeds = choose_least_time(moment_);
-    while (exceeds.bytes > peak_bytes_) {
+  /// Goes through prices until none proves more, or the most that any may prove is known to be `enough_ns`.
+  void run(Price first, std::int64_t enough_ns) {
+    Relaxed exceeds = try_price(first);
+    Relaxed fits = exceeds;
+    if (exceeds.bytes <= peak_bytes_) exceeds = choose_least_time(moment_);
+    if (fits.bytes > peak_bytes_) fits = choose_least_bytes(moment_);
+    while (exceeds.bytes > peak_bytes_ && fits.time_ns > enough_ns) {
       Relaxed choice = try_price(price_between(moment_, fits, exceeds));
       if (!is_between(choice, fits, exceeds)) break;
       (choice.bytes <= peak_bytes_ ? fits : exceeds) = std::move(choice);
@@ -85,6 +87,8 @@ TimeBounds::TimeBounds(const Problem& problem, const Dependencies& dependencies)
     find_closure(dependencies, first_op, block);
     add_live(block);
   }
+  least_peak_bytes_ = persistent_bytes_;
+  find_least_peak();
 }
 
 void TimeBounds::add_live(const ClosureBlock& block) {
@@ -123,27 +127,26 @@ std::vector<std::int32_t> TimeBounds::find_moments(std::int64_t Sums::*sum, std:
   return ops;
 }
 
-std::int64_t TimeBounds::least_peak_bytes() const {
-  std::int64_t least_bytes = persistent_bytes_;
-  for (const std::int32_t op : find_moments(&Sums::pinned, /*above_bytes=*/-1)) {
-    Moment at_op = moment(op);
-    least_bytes = std::max(least_bytes, choose_least_bytes(at_op).bytes);
+void TimeBounds::find_least_peak() {
+  for (const auto sum : {&Sums::pinned, &Sums::needed}) {
+    for (const std::int32_t op : find_moments(sum, /*above_bytes=*/-1)) {
+      Moment at_op = moment(op);
+      const std::int64_t least_bytes = choose_least_bytes(at_op).bytes;
+      if (least_bytes <= least_peak_bytes_) continue;
+      least_peak_bytes_ = least_bytes;
+      least_peak_op_ = op;
+    }
   }
-  return least_bytes;
 }
 
 TimeBound TimeBounds::find(std::int64_t peak_bytes) const {
-  TimeBound bound{.time_ns = time_ns_, .op = -1, .is_infeasible = persistent_bytes_ > peak_bytes};
-  std::optional<Price> best_price;
+  TimeBound bound{.time_ns = time_ns_, .op = -1, .is_infeasible = false};
+  if (peak_bytes < least_peak_bytes_) return {.time_ns = time_ns_, .op = least_peak_op_, .is_infeasible = true};
+  Price best_price{.ns = 0, .bytes = 1};
   for (const std::int32_t op : find_moments(&Sums::needed, peak_bytes)) {
     Moment at_op = moment(op);
     Search search(at_op, peak_bytes);
-    // Moments are much alike: most need no prices of their own.
-    if (best_price) search.try_price(at_op.fit(*best_price));
-    if (best_price && time_ns_ + search.time_ns() <= bound.time_ns) continue;
-    Relaxed least = choose_least_bytes(at_op);
-    if (least.bytes > peak_bytes) return {.time_ns = time_ns_, .op = op, .is_infeasible = true};
-    search.run(std::move(least));
+    search.run(at_op.fit(best_price), bound.time_ns - time_ns_);
     if (time_ns_ + search.time_ns() <= bound.time_ns) continue;
     bound = {.time_ns = time_ns_ + search.time_ns(), .op = op, .is_infeasible = false};
     best_price = search.best_price();

@@ -27,7 +27,7 @@ class TimeBounds {
   TimeBounds(const Problem& problem, const Dependencies& dependencies);
 
   /// No schedule has a lower peak, in bytes: the least that lives at some moment.
-  std::int64_t least_peak_bytes() const;
+  std::int64_t least_peak_bytes() const { return least_peak_bytes_; }
   /// No schedule with this peak limit takes less time: Lagrangian relaxation of the limit at some moments, those at
   /// which most lives. In whole numbers throughout, so that rounding cannot spoil the proof.
   TimeBound find(std::int64_t peak_bytes) const;
@@ -42,6 +42,7 @@ class TimeBounds {
     std::int64_t pinned = 0;  ///< of it, what cannot be made again, and what the op itself needs
   };
 
+  void find_least_peak();
   void add_live(const ClosureBlock& block);
   Moment moment(std::int32_t op) const { return {problem_, dependencies_, makers_, op}; }
   std::vector<std::int32_t> find_moments(std::int64_t Sums::*sum, std::int64_t above_bytes) const;
@@ -52,6 +53,8 @@ class TimeBounds {
   std::vector<Sums> sums_;    ///< by op; views have none
   std::int64_t time_ns_ = 0;  ///< of all ops, each once
   std::int64_t persistent_bytes_ = 0;
+  std::int64_t least_peak_bytes_ = 0;
+  std::int32_t least_peak_op_ = -1;
 };
 
 }  // namespace stowage::solver
