@@ -39,8 +39,8 @@ class Search {
   std::int64_t time_ns() const { return time_ns_; }
   Price best_price() const { return best_price_; }
 
-  /// Learns what the price proves: each choice within the limit costs no more time than it saves by the price, so the
-  /// least cost of all choices, less the price of the limit, is a bound.
+  /// Learns what the price proves. A choice within the limit costs no more than the limit's price and its own time, and
+  /// no less than the cheapest choice: the difference is time that each of them takes.
   Relaxed try_price(Price price) {
     const std::int64_t cost = moment_.cut(price) - price.ns * (peak_bytes_ - moment_.fixed_bytes());
     const std::int64_t time_ns = cost > 0 ? (cost - 1) / price.bytes + 1 : 0;
