@@ -123,7 +123,9 @@ TEST(Relax, GivesTheCornersOfAConvexHullThatTheBoundGoesThrough) {
       for (std::size_t next = 0; next < choices.size(); ++next) {
         const Relaxed& choice = choices[next];
         const TimeBound bound = bounds->find(choice.bytes);
-        if (!bound.is_infeasible) EXPECT_GE(bound.time_ns, time_ns + choice.time_ns);
+        if (!bound.is_infeasible) {
+          EXPECT_GE(bound.time_ns, time_ns + choice.time_ns);
+        }
         if (next + 1 < choices.size()) {
           EXPECT_LT(choice.bytes, choices[next + 1].bytes);
           EXPECT_GT(choice.time_ns, choices[next + 1].time_ns);

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeded steps of few ops in which running some again saves memory, the same for the same seed on any machine."""
+
+from random import Random
+
+from solver.small_steps import choose_reuses
+from support.step_writer import StepWriter
+
+SHORTEST_NS = 4  # so that few repeats take as long as many would
+
+
+def budget_step(seed: int, op_count: int) -> dict:
+    """Forward, a loss, and backward in the opposite order, each op of which takes what a forward one took or made. Among
+    them are ops that may not run again, or make two tensors, write in place, need workspace or take a view, and updates
+    of what forward ops read."""
+    random = Random(seed)
+    writer = StepWriter(f"budget {seed} of {op_count}")
+    tensors = writer.step["tensors"]
+
+    def tensor(**fields: bool) -> int:
+        return writer.tensor(random.randint(1, 16), alignment_bytes=1, external=False, **fields)
+
+    def op(name: str, reads: list[int], allocates: list[int], writes: list[int] = [], **fields: object) -> None:
+        if random.random() < 0.15:
+            workspace = tensor()
+            fields["events"] = [{"allocate": each} for each in [workspace, *allocates]] + [{"free": workspace}]
+            allocates = [workspace, *allocates]
+        writer.op(name, "test", reads, allocates, writes, duration_ns=random.randint(SHORTEST_NS, 12),
+                  repeatable=random.random() < 0.85, **fields)
+
+    value = tensor(persistent=True)
+    weight = tensor(persistent=True)
+    layers: list[tuple[int, int]] = []
+    forward_count = (op_count - 1) // 2
+    for layer in range(forward_count):
+        reads = [value] + random.sample([made for _, made in layers], min(len(layers), random.choice([0, 0, 1])))
+        made = [tensor() for _ in range(random.choice([1, 1, 1, 2]))]
+        fields: dict[str, object] = {}
+        reuses = choose_reuses(random, tensors, reads, made[-1]) if random.random() < 0.25 else []
+        if reuses:
+            fields["reuses"] = reuses
+        if random.random() < 0.3:
+            reads.append(weight)
+        op(f"forward_{layer}", reads, made, **fields)
+        layers.append((value, made[0]))
+        value = made[0]
+    if op_count % 2 == 0:
+        if random.random() < 0.5:
+            op("in_place", [], [], [value])
+        else:
+            op("update", [value], [], [weight])
+    gradient = tensor()
+    op("loss", [value], [gradient, tensor(output=True)])
+    for layer, ends in reversed(list(enumerate(layers))):
+        taken = random.choice(ends)
+        fields = {}
+        if random.random() < 0.2:
+            view = writer.op(f"view_{layer}", "test", [taken], [], duration_ns=0, repeatable=True)
+            fields = {"after": [view], "views": [view]}
+        made = [tensor(output=layer == 0)]
+        op(f"backward_{layer}", [gradient, taken], made, **fields)
+        gradient = made[0]
+    return writer.step
