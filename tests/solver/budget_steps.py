@@ -30,10 +30,10 @@ def budget_step(seed: int, op_count: int) -> dict:
 
     value = tensor(persistent=True)
     weight = tensor(persistent=True)
-    layers: list[tuple[int, int]] = []
+    layers: list[tuple[int, ...]] = []  # what each forward op entered and made
     forward_count = (op_count - 1) // 2
     for layer in range(forward_count):
-        reads = [value] + random.sample([made for _, made in layers], min(len(layers), random.choice([0, 0, 1])))
+        reads = [value] + random.sample([made for each in layers for made in each[1:]], min(len(layers), random.choice([0, 0, 1])))
         made = [tensor() for _ in range(random.choice([1, 1, 1, 2]))]
         fields: dict[str, object] = {}
         reuses = choose_reuses(random, tensors, reads, made[-1]) if random.random() < 0.25 else []
@@ -42,11 +42,11 @@ def budget_step(seed: int, op_count: int) -> dict:
         if random.random() < 0.3:
             reads.append(weight)
         op(f"forward_{layer}", reads, made, **fields)
-        layers.append((value, made[0]))
+        layers.append((value, *made))
         value = made[0]
     if op_count % 2 == 0:
         if random.random() < 0.5:
-            op("in_place", [], [], [value])
+            op("in_place", [], [], [random.choice([made for each in layers for made in each[1:]])])
         else:
             op("update", [value], [], [weight])
     gradient = tensor()
