@@ -2,10 +2,13 @@
 #include "solver/budget.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "solver/dependencies.h"
 #include "solver/descent.h"
+#include "solver/exact_budget.h"
+#include "solver/lifetimes.h"
 #include "solver/order.h"
 #include "solver/repeat.h"
 #include "solver/time_bound.h"
@@ -30,6 +33,26 @@ class TradeOff {
 
   /// Peaks fall, times rise.
   const std::vector<Point>& points() const { return points_; }
+
+  /// Looks at all schedules, where there are few: the one of least time within the limit, or the proof that there is
+  /// none.
+  void search(Budgeted& budgeted, std::int64_t peak_limit_bytes) const {
+    const ExactBudget exact = search_repeats(problem_, dependencies_, peak_limit_bytes, kMostStates);
+    if (exact.status == Status::kTimedOut) return;
+    if (exact.status == Status::kInfeasible) {
+      const auto least_bytes = search_least_peak(problem_, dependencies_, kMostStates);
+      budgeted.bound_peak_bytes = std::max(budgeted.bound_peak_bytes, least_bytes.value_or(peak_limit_bytes + 1));
+      const std::int64_t reached_bytes = budgeted.bound_peak_bytes;
+      const ExactBudget least = search_repeats(problem_, dependencies_, reached_bytes, kMostStates);
+      if (least.status == Status::kOptimal && reached_bytes < budgeted.peak_bytes) take(budgeted, least);
+      budgeted.least_peak_bytes = std::min(budgeted.least_peak_bytes, budgeted.peak_bytes);
+      budgeted.status = Status::kInfeasible;
+      return;
+    }
+    if (exact.time_ns < budgeted.time_ns || budgeted.peak_bytes > peak_limit_bytes) take(budgeted, exact);
+    budgeted.bound_time_ns = exact.time_ns;
+    budgeted.status = Status::kOptimal;
+  }
 
   /// What a point comes to when its executions are put into the best order.
   Budgeted finish(const Point& point, std::int64_t peak_limit_bytes) const {
@@ -58,6 +81,17 @@ class TradeOff {
   }
 
  private:
+  static constexpr std::int64_t kMostStates = 100'000;
+
+  void take(Budgeted& budgeted, const ExactBudget& exact) const {
+    const Repeated repeated = repeat(problem_, exact.executions);
+    std::vector<std::int32_t> order(repeated.op_of.size());
+    std::iota(order.begin(), order.end(), 0);
+    budgeted.executions = repeated.op_of;
+    budgeted.time_ns = exact.time_ns;
+    budgeted.peak_bytes = play(repeated.problem, order).peak_bytes;
+  }
+
   const Problem& problem_;
   const BudgetLimits& limits_;
   const Dependencies dependencies_;
@@ -75,7 +109,9 @@ Budgeted fit(const Problem& problem, const BudgetLimits& limits) {
   auto chosen = points.begin();
   if (limits.peak_bytes != kNoLimit) {
     while (chosen + 1 != points.end() && chosen->peak_bytes > limits.peak_bytes) ++chosen;
-    return trade_off.finish(*chosen, limits.peak_bytes);
+    Budgeted budgeted = trade_off.finish(*chosen, limits.peak_bytes);
+    if (budgeted.status != Status::kOptimal) trade_off.search(budgeted, limits.peak_bytes);
+    return budgeted;
   }
   while (chosen + 1 != points.end() && (chosen + 1)->time_ns <= limits.time_ns) ++chosen;
   return trade_off.finish(*chosen, chosen->peak_bytes);
