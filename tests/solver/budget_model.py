@@ -40,7 +40,7 @@ class BudgetModel:
         self.size = {(tensor, version): model.sizes[tensor] for tensor in model.allocator
                      if tensor not in model.workspace for version in range(len(writers[tensor]) + 1)}
 
-        def value(tensor: int, op: int) -> Value:
+        def value_at(tensor: int, op: int) -> Value:
             return tensor, sum(writer < op for writer in writers[tensor])
 
         self.takes: dict[int, set[Value]] = {}
@@ -51,27 +51,30 @@ class BudgetModel:
             entry, own = entries[op], {tensor for _, tensor in model.events[op]}
             written = {tensor for tensor in entry["writes"] if tensor in model.allocator} - own
             taken = {tensor for tensor in entry["reads"] if tensor in model.allocator} - own
-            self.takes[op] = {value(tensor, op) for tensor in taken | written}
-            overwritten = {value(tensor, op) for tensor in written}
+            self.takes[op] = {value_at(tensor, op) for tensor in taken | written}
+            overwritten = {value_at(tensor, op) for tensor in written}
             allocated = {(tensor, 0) for tensor in own - model.workspace}
             self.makes[op] = allocated | {(tensor, version + 1) for tensor, version in overwritten}
-            self.ends[op] = overwritten | {(tensor, version) for tensor, version in self.size if tensor in own} - allocated
-            self.reuses[op] = [Reused(value(reuse.input, op), self.rise[op] - model.rise_bytes(op, reuse.output))
+            self.ends[op] = overwritten | {value for value in self.size if value[0] in own} - allocated
+            self.reuses[op] = [Reused(value_at(reuse.input, op), self.rise[op] - model.rise_bytes(op, reuse.output))
                                for reuse in model.reuses[op]]
         # Once one of these has run, the op has lost a persistent input.
-        lasting = {op: {tensor for tensor in entries[op]["reads"] if model.persistent[tensor]} - set(entries[op]["writes"])
-                   for op in self.ops}
-        self.overwriters = {op: {other for other in self.ops if other > op and lasting[op] & set(entries[other]["writes"])}
+        self.overwriters = {op: {other for other in self.ops if op < other and self._loses(entries[op], entries[other])}
                             for op in self.ops}
         self.outputs = {value for value in self.size if model.output[value[0]]}
         self.may_repeat = {op: entries[op].get("repeatable", False) and not self.makes[op] & self.outputs
                            for op in self.ops}
 
+    def _loses(self, entry: dict, later: dict) -> bool:
+        """Whether the later op writes what lasts from step to step and the other reads, but does not write itself."""
+        read = set(entry["reads"]) - set(entry["writes"])
+        return any(self.step.persistent[tensor] for tensor in read & set(later["writes"]))
+
     def unplanned_time_ns(self) -> int:
         return sum(self.duration.values())
 
     def least_peak_bytes(self) -> int:
-        """Of all schedules, by trying every state: what has run and what lives. Any value may be given up at any time."""
+        """Of all schedules, by trying every state: what has run and what lives. Values may be given up at any time."""
         start = (frozenset[int](), frozenset[Value]())
         lowest = {start: self.step.persistent_bytes}
         open_states = [(self.step.persistent_bytes, 0, start)]

@@ -10,9 +10,9 @@ SHORTEST_NS = 4  # so that few repeats take as long as many would
 
 
 def budget_step(seed: int, op_count: int) -> dict:
-    """Forward, a loss, and backward in the opposite order, each op of which takes what a forward one took or made. Among
-    them are ops that may not run again, or make two tensors, write in place, need workspace or take a view, and updates
-    of what forward ops read."""
+    """Forward, a loss, and backward in the opposite order, each op of which takes what a forward one took or made.
+    Among them are ops that may not run again, or make two tensors, write in place, need workspace or take a view, and
+    updates of what forward ops read."""
     random = Random(seed)
     writer = StepWriter(f"budget {seed} of {op_count}")
     tensors = writer.step["tensors"]
@@ -33,7 +33,9 @@ def budget_step(seed: int, op_count: int) -> dict:
     layers: list[tuple[int, ...]] = []  # what each forward op entered and made
     forward_count = (op_count - 1) // 2
     for layer in range(forward_count):
-        reads = [value] + random.sample([made for each in layers for made in each[1:]], min(len(layers), random.choice([0, 0, 1])))
+        reads = [value]
+        if layers and random.random() < 0.35:
+            reads.append(random.choice(made_by(layers)))
         made = [tensor() for _ in range(random.choice([1, 1, 1, 2]))]
         fields: dict[str, object] = {}
         reuses = choose_reuses(random, tensors, reads, made[-1]) if random.random() < 0.25 else []
@@ -46,7 +48,7 @@ def budget_step(seed: int, op_count: int) -> dict:
         value = made[0]
     if op_count % 2 == 0:
         if random.random() < 0.5:
-            op("in_place", [], [], [random.choice([made for each in layers for made in each[1:]])])
+            op("in_place", [], [], [random.choice(made_by(layers))])
         else:
             op("update", [value], [], [weight])
     gradient = tensor()
@@ -61,3 +63,7 @@ def budget_step(seed: int, op_count: int) -> dict:
         op(f"backward_{layer}", [gradient, taken], made, **fields)
         gradient = made[0]
     return writer.step
+
+
+def made_by(layers: list[tuple[int, ...]]) -> list[int]:
+    return [made for layer in layers for made in layer[1:]]
