@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "solver/dependencies.h"
@@ -16,43 +17,72 @@
 namespace stowage::solver {
 namespace {
 
-/// All answers about a problem come from one walk, so that they agree with one another: a smaller budget never takes
-/// less time, nor has it a higher peak.
+constexpr std::int64_t kMostStates = 100'000;
+
+/// Bounds, and the search of all schedules where there are few.
+class Proofs {
+ public:
+  explicit Proofs(const Problem& problem)
+      : problem_(problem), dependencies_(find_dependencies(problem)), bounds_(problem, dependencies_) {}
+
+  const TimeBounds& bounds() const { return bounds_; }
+
+  /// Fills in what is proven about a schedule under this peak limit.
+  void prove(Budgeted& budgeted, std::int64_t peak_limit_bytes) const {
+    budgeted.bound_peak_bytes = bounds_.least_peak_bytes();
+    const bool is_met = budgeted.peak_bytes <= peak_limit_bytes;
+    budgeted.bound_time_ns = bounds_.find(is_met ? peak_limit_bytes : budgeted.peak_bytes).time_ns;
+    if (is_met) {
+      budgeted.status = budgeted.time_ns == budgeted.bound_time_ns ? Status::kOptimal : Status::kFeasible;
+    } else {
+      budgeted.status = budgeted.bound_peak_bytes > peak_limit_bytes ? Status::kInfeasible : Status::kTimedOut;
+    }
+  }
+
+  /// The schedule of least time; where the limit is proven too low, the one of least time with the least peak. Nothing
+  /// where there are too many schedules.
+  std::optional<Budgeted> search(std::int64_t peak_limit_bytes) const {
+    ExactBudget exact = search_repeats(problem_, dependencies_, peak_limit_bytes, kMostStates);
+    if (exact.status == Status::kTimedOut) return std::nullopt;
+    const auto least_bytes = search_least_peak(problem_, dependencies_, kMostStates);
+    if (!least_bytes) return std::nullopt;
+    const bool is_met = exact.status == Status::kOptimal;
+    if (!is_met) exact = search_repeats(problem_, dependencies_, *least_bytes, kMostStates);
+    if (exact.status != Status::kOptimal) return std::nullopt;
+    const Repeated repeated = repeat(problem_, exact.executions);
+    std::vector<std::int32_t> order(repeated.op_of.size());
+    std::iota(order.begin(), order.end(), 0);
+    return Budgeted{.executions = repeated.op_of,
+                    .peak_bytes = play(repeated.problem, order).peak_bytes,
+                    .time_ns = exact.time_ns,
+                    .bound_time_ns = exact.time_ns,
+                    .least_peak_bytes = *least_bytes,
+                    .bound_peak_bytes = *least_bytes,
+                    .status = is_met ? Status::kOptimal : Status::kInfeasible};
+  }
+
+ private:
+  const Problem& problem_;
+  const Dependencies dependencies_;
+  const TimeBounds bounds_;
+};
+
+/// All answers about a large problem come from one walk, so that they agree with one another: a smaller budget never
+/// takes less time, nor has it a higher peak.
 class TradeOff {
  public:
-  TradeOff(const Problem& problem, const BudgetLimits& limits)
+  TradeOff(const Problem& problem, const Proofs& proofs, const BudgetLimits& limits)
       : problem_(problem),
+        proofs_(proofs),
         limits_(limits),
-        dependencies_(find_dependencies(problem)),
-        bounds_(problem, dependencies_),
         order_(find_order(problem, {.deadline = limits.deadline}).ops) {
     Descent descent(problem, order_, limits);
-    for (const Relaxed& relaxed : bounds_.relax(descent.peak_op())) descent.try_relaxed(relaxed);
+    for (const Relaxed& relaxed : proofs.bounds().relax(descent.peak_op())) descent.try_relaxed(relaxed);
     points_ = descent.run();
   }
 
   /// Peaks fall, times rise.
   const std::vector<Point>& points() const { return points_; }
-
-  /// Looks at all schedules, where there are few: the one of least time within the limit, or the proof that there is
-  /// none.
-  void search(Budgeted& budgeted, std::int64_t peak_limit_bytes) const {
-    const ExactBudget exact = search_repeats(problem_, dependencies_, peak_limit_bytes, kMostStates);
-    if (exact.status == Status::kTimedOut) return;
-    if (exact.status == Status::kInfeasible) {
-      const auto least_bytes = search_least_peak(problem_, dependencies_, kMostStates);
-      budgeted.bound_peak_bytes = std::max(budgeted.bound_peak_bytes, least_bytes.value_or(peak_limit_bytes + 1));
-      const std::int64_t reached_bytes = budgeted.bound_peak_bytes;
-      const ExactBudget least = search_repeats(problem_, dependencies_, reached_bytes, kMostStates);
-      if (least.status == Status::kOptimal && reached_bytes < budgeted.peak_bytes) take(budgeted, least);
-      budgeted.least_peak_bytes = std::min(budgeted.least_peak_bytes, budgeted.peak_bytes);
-      budgeted.status = Status::kInfeasible;
-      return;
-    }
-    if (exact.time_ns < budgeted.time_ns || budgeted.peak_bytes > peak_limit_bytes) take(budgeted, exact);
-    budgeted.bound_time_ns = exact.time_ns;
-    budgeted.status = Status::kOptimal;
-  }
 
   /// What a point comes to when its executions are put into the best order.
   Budgeted finish(const Point& point, std::int64_t peak_limit_bytes) const {
@@ -68,34 +98,14 @@ class TradeOff {
     }
     budgeted.peak_bytes = best.peak_bytes;
     budgeted.least_peak_bytes = std::min(best.peak_bytes, points_.back().peak_bytes);
-    budgeted.bound_peak_bytes = bounds_.least_peak_bytes();
-    const bool is_met = budgeted.peak_bytes <= peak_limit_bytes;
-    const TimeBound bound = bounds_.find(is_met ? peak_limit_bytes : budgeted.peak_bytes);
-    budgeted.bound_time_ns = bound.time_ns;
-    if (is_met) {
-      budgeted.status = budgeted.time_ns == bound.time_ns ? Status::kOptimal : Status::kFeasible;
-    } else {
-      budgeted.status = budgeted.bound_peak_bytes > peak_limit_bytes ? Status::kInfeasible : Status::kTimedOut;
-    }
+    proofs_.prove(budgeted, peak_limit_bytes);
     return budgeted;
   }
 
  private:
-  static constexpr std::int64_t kMostStates = 100'000;
-
-  void take(Budgeted& budgeted, const ExactBudget& exact) const {
-    const Repeated repeated = repeat(problem_, exact.executions);
-    std::vector<std::int32_t> order(repeated.op_of.size());
-    std::iota(order.begin(), order.end(), 0);
-    budgeted.executions = repeated.op_of;
-    budgeted.time_ns = exact.time_ns;
-    budgeted.peak_bytes = play(repeated.problem, order).peak_bytes;
-  }
-
   const Problem& problem_;
+  const Proofs& proofs_;
   const BudgetLimits& limits_;
-  const Dependencies dependencies_;
-  const TimeBounds bounds_;
   const std::vector<std::int32_t> order_;
   std::vector<Point> points_;
 };
@@ -104,14 +114,17 @@ class TradeOff {
 
 Budgeted fit(const Problem& problem, const BudgetLimits& limits) {
   check(problem);
-  const TradeOff trade_off(problem, limits);
+  const Proofs proofs(problem);
+  const bool has_peak_limit = limits.peak_bytes != kNoLimit;
+  if (has_peak_limit) {
+    if (auto exact = proofs.search(limits.peak_bytes)) return *std::move(exact);
+  }
+  const TradeOff trade_off(problem, proofs, limits);
   const std::vector<Point>& points = trade_off.points();
   auto chosen = points.begin();
-  if (limits.peak_bytes != kNoLimit) {
+  if (has_peak_limit) {
     while (chosen + 1 != points.end() && chosen->peak_bytes > limits.peak_bytes) ++chosen;
-    Budgeted budgeted = trade_off.finish(*chosen, limits.peak_bytes);
-    if (budgeted.status != Status::kOptimal) trade_off.search(budgeted, limits.peak_bytes);
-    return budgeted;
+    return trade_off.finish(*chosen, limits.peak_bytes);
   }
   while (chosen + 1 != points.end() && (chosen + 1)->time_ns <= limits.time_ns) ++chosen;
   return trade_off.finish(*chosen, chosen->peak_bytes);
@@ -119,7 +132,8 @@ Budgeted fit(const Problem& problem, const BudgetLimits& limits) {
 
 std::vector<Budgeted> find_trade_off(const Problem& problem, int points, const BudgetLimits& limits) {
   check(problem);
-  const TradeOff trade_off(problem, limits);
+  const Proofs proofs(problem);
+  const TradeOff trade_off(problem, proofs, limits);
   const std::vector<Point>& all = trade_off.points();
   const std::int64_t most_bytes = all.front().peak_bytes;
   const std::int64_t range_bytes = most_bytes - all.back().peak_bytes;

@@ -10,6 +10,8 @@
 namespace stowage::solver {
 namespace {
 
+constexpr std::int64_t kMostSchedules = 100'000;
+
 /// What is above the limit, summed over executions.
 double excess(const std::vector<std::int64_t>& peaks, std::int64_t limit_bytes) {
   double sum = 0;
@@ -21,7 +23,10 @@ double excess(const std::vector<std::int64_t>& peaks, std::int64_t limit_bytes) 
 }  // namespace
 
 Descent::Descent(const Problem& problem, const std::vector<std::int32_t>& order, const BudgetLimits& limits)
-    : limits_(limits), recomputation_(problem, order), now_{recomputation_.nothing_dropped(), 0, 0} {
+    : limits_(limits),
+      node_limit_(std::min(limits.node_limit, kMostSchedules * std::ssize(problem.ops))),
+      recomputation_(problem, order),
+      now_{recomputation_.nothing_dropped(), 0, 0} {
   gain_of_.assign(problem.tensors.size(), std::numeric_limits<double>::max());
   choices_ = recomputation_.droppable();
   choices_.insert(choices_.end(), recomputation_.keepable().begin(), recomputation_.keepable().end());
@@ -52,19 +57,17 @@ std::vector<Point> Descent::run() {
     const std::int64_t limit_bytes = start_bytes - (start_bytes - floor_bytes) / kLevels * level;
     go_to(limit_bytes);
     if (!descend(limit_bytes)) break;
-    improve(limit_bytes, limits_.node_limit / 2 * level / kLevels);
+    improve(limit_bytes, node_limit_ / 2 * level / kLevels);
   }
   for (; level > 0 && !is_over(); --level) {
     const std::int64_t limit_bytes = start_bytes - (start_bytes - floor_bytes) / kLevels * level;
     go_to(limit_bytes);
-    improve(limit_bytes, placed_ + (limits_.node_limit - placed_) / level);
+    improve(limit_bytes, placed_ + (node_limit_ - placed_) / level);
   }
   return std::move(frontier_);
 }
 
-bool Descent::is_over() const {
-  return placed_ >= limits_.node_limit || std::chrono::steady_clock::now() > limits_.deadline;
-}
+bool Descent::is_over() const { return placed_ >= node_limit_ || std::chrono::steady_clock::now() > limits_.deadline; }
 
 /// False where the choice is not legal.
 bool Descent::measure(Point& point) {
@@ -127,7 +130,7 @@ void Descent::improve(std::int64_t limit_bytes, std::int64_t node_limit) {
     if (is_over() || placed_ > node_limit) break;
     try_flip(tensor, limit_bytes);
   }
-  while (placed_ < node_limit && !is_over()) perturb(limit_bytes);
+  while (!choices_.empty() && placed_ < node_limit && !is_over()) perturb(limit_bytes);
 }
 
 /// The fastest schedule so far within the limit; where there is none, the one with the least peak.

@@ -55,6 +55,7 @@ class Descent {
   void record();
 
   const BudgetLimits& limits_;
+  const std::int64_t node_limit_;  ///< ops that may be placed
   Recomputation recomputation_;
   std::vector<std::int32_t> choices_;  ///< tensors that may be dropped or kept
   Recomputed built_;
