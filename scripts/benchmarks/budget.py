@@ -65,6 +65,8 @@ class Row:
     step_time_ratio_to_eager: float | None = None  # of methods that capture nothing
     bound_time_ratio: float | None = None
     predicted_time_ratio: float | None = None
+    repeated_ops: int | None = None
+    met: bool | None = None  # whether the plan is within the budget
     why: str | None = None  # there are no figures
     failed: bool = False
     answer: dict = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Row:
         self.budget_bytes = fitted.get("limit_bytes") or self.budget_bytes
         self.bound_time_ratio = fitted.get("bound_time_ratio")
         self.predicted_time_ratio = fitted.get("predicted_time_ratio")
+        self.repeated_ops, self.met = fitted.get("repeated_ops"), fitted.get("met")
 
     def fields(self) -> dict:
         return {**asdict(self), "method": METHODS[self.method]}
@@ -164,9 +167,17 @@ def show(rows: list[Row], console: Console) -> None:
                                        row.bound_time_ratio)))
         console.print(table)
         for row in found:
-            remark = row.why or (UNFUSED if row.method == "compiler" and row.device == "dry cuda" else None)
-            if remark:
+            for remark in remarks(row):
                 console.print(f"{METHODS[row.method]}: {remark}", soft_wrap=True, markup=False)
+
+
+def remarks(row: Row) -> list[str]:
+    said = [row.why] if row.why else []
+    if row.method == "compiler" and row.device == "dry cuda" and not row.why:
+        said.append(UNFUSED)
+    if row.met is False:
+        said.append("its plan is not within the budget")
+    return said
 
 
 def mib(size_bytes: int | None) -> str:

@@ -120,12 +120,13 @@ def test_budgets_follow_from_the_figures_of_others(bench):
 def test_figures_of_a_budget(bench):
     row = bench.Row("tiny_gpt", 4, "budget", "cpu", budget_bytes=7 * MIB)
     row.record({"peak_bytes": 7 * MIB, "step_time_ratio": 1.08, "fitted": {
-        "limit_bytes": 7 * MIB, "predicted_time_ratio": 1.06, "bound_time_ratio": 1.02}})
+        "limit_bytes": 7 * MIB, "predicted_time_ratio": 1.06, "bound_time_ratio": 1.02, "repeated_ops": 9, "met": False}})
     found = row.fields()
     assert {name: found[name] for name in ("method", "budget_bytes", "peak_bytes", "step_time_ratio", "bound_time_ratio",
-                                           "predicted_time_ratio", "failed")} == {
+                                           "predicted_time_ratio", "repeated_ops", "failed")} == {
         "method": "budget 0.5 of activations", "budget_bytes": 7 * MIB, "peak_bytes": 7 * MIB, "step_time_ratio": 1.08,
-        "bound_time_ratio": 1.02, "predicted_time_ratio": 1.06, "failed": False}
+        "bound_time_ratio": 1.02, "predicted_time_ratio": 1.06, "repeated_ops": 9, "failed": False}
+    assert bench.remarks(row) == ["its plan is not within the budget"]
 
 
 def test_what_fails_says_so(bench):
