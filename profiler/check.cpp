@@ -96,6 +96,11 @@ std::optional<std::string> find_contradiction(const Run& run) {
   Checker check(run.ops.size(), run.tensors.size(), run.allocations.size());
   check.begin("run");
   check.require(run.alignment_bytes > 0, "has no alignment");
+  check.begin("op");
+  for (const OpRecord& op : run.ops) {
+    check.require(op.program_op >= kNone, "is of no op of the program");
+    check.next_row();
+  }
   check.begin("tensor");
   for (const TensorRecord& tensor : run.tensors) {
     check.require(tensor.size_bytes >= 0, "has a negative size");

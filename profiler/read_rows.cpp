@@ -35,6 +35,22 @@ void require_dense(Statement& row, std::string_view what, std::int32_t expected)
   if (found != expected) throw Contradiction(fmt::format("{} {} is missing", what, expected));
 }
 
+std::optional<BudgetRecord> read_budget_row(const Database& database, std::int64_t run_id) {
+  Statement row = database.prepare(
+      "SELECT coalesce(limit_bytes, 0), coalesce(limit_ns, 0), unplanned_peak_bytes, unplanned_ns, predicted_ns, "
+      "bound_ns, bound_peak_bytes, status FROM budgets WHERE run_id = ?");
+  row.bind(run_id);
+  if (!row.step()) return std::nullopt;
+  return BudgetRecord{.limit_bytes = row.next<std::int64_t>(),
+                      .limit_ns = row.next<std::int64_t>(),
+                      .unplanned_peak_bytes = row.next<std::int64_t>(),
+                      .unplanned_ns = row.next<std::int64_t>(),
+                      .predicted_ns = row.next<std::int64_t>(),
+                      .bound_ns = row.next<std::int64_t>(),
+                      .bound_peak_bytes = row.next<std::int64_t>(),
+                      .status = row.next_text()};
+}
+
 }  // namespace
 
 void refuse_contradiction(const Run& run) {
@@ -78,17 +94,20 @@ Run read_run_rows(const Database& database, std::int64_t run_id) {
   run.kind = from_text<RunKind>(kRunKinds, row.next_text());
 
   std::int32_t expected = 0;
-  run.ops = read_rows(
-      database, "SELECT op, name, kind, scope, source, start_ns, duration_ns FROM ops WHERE run_id = ? ORDER BY op",
-      run_id, [&](Statement& op) {
-        require_dense(op, "op", expected++);
-        return OpRecord{.name = op.next_text(),
-                        .kind = op.next_text(),
-                        .scope = op.next_text(),
-                        .source = op.next_text(),
-                        .start_ns = op.next<std::int64_t>(),
-                        .duration_ns = op.next<std::int64_t>()};
-      });
+  run.ops = read_rows(database,
+                      "SELECT op, name, kind, scope, source, start_ns, duration_ns, repeatable, program_op "
+                      "FROM ops WHERE run_id = ? ORDER BY op",
+                      run_id, [&](Statement& op) {
+                        require_dense(op, "op", expected++);
+                        return OpRecord{.name = op.next_text(),
+                                        .kind = op.next_text(),
+                                        .scope = op.next_text(),
+                                        .source = op.next_text(),
+                                        .start_ns = op.next<std::int64_t>(),
+                                        .duration_ns = op.next<std::int64_t>(),
+                                        .repeatable = op.next<std::int64_t>() != 0,
+                                        .program_op = op.next_or_none()};
+                      });
   expected = 0;
   run.tensors = read_rows(
       database, "SELECT tensor, name, kind, size_bytes, dtype, shape FROM tensors WHERE run_id = ? ORDER BY tensor",
@@ -200,6 +219,7 @@ std::optional<PlanRecord> read_plan_rows(const Database& database, std::int64_t 
   plan.planning_ns = row.next<std::int64_t>();
   plan.graph_text = row.next_text();
   plan.cut_bytes = row.next<std::int64_t>();
+  plan.budget = read_budget_row(database, run_id);
 
   std::int32_t expected = 0;
   plan.order = read_rows(database, "SELECT step, op FROM plan_order WHERE run_id = ? ORDER BY step", run_id,

@@ -20,8 +20,8 @@ struct OpRecord {
   std::int64_t start_ns = 0;  ///< since the run began, on the run's clock
   std::int64_t duration_ns = 0;
   bool repeatable = false;  ///< run again on the same inputs, it makes the same bits and has no other effect
-  /// Of a graph in which ops run again to stay within a budget: the op of the graph as it was written of which this is an
-  /// execution; ops that run again are there more than once.
+  /// Of a graph in which ops run again to stay within a budget: the op of the graph as it was written of which this is
+  /// an execution; ops that run again are there more than once.
   std::int32_t program_op = kNone;
 
   bool operator==(const OpRecord&) const = default;
@@ -227,6 +227,20 @@ struct PointRecord {
   bool operator==(const PointRecord&) const = default;
 };
 
+/// What a plan was to stay within, and what that takes. Times are of the ops' durations, together.
+struct BudgetRecord {
+  std::int64_t limit_bytes = 0;  ///< of the peak; 0: none
+  std::int64_t limit_ns = 0;     ///< 0: none
+  std::int64_t unplanned_peak_bytes = 0;
+  std::int64_t unplanned_ns = 0;
+  std::int64_t predicted_ns = 0;
+  std::int64_t bound_ns = 0;          ///< no schedule with this peak takes less
+  std::int64_t bound_peak_bytes = 0;  ///< no schedule needs less, whatever runs again
+  std::string status;                 ///< "optimal", "feasible", "infeasible" or "timed_out", of the time
+
+  bool operator==(const BudgetRecord&) const = default;
+};
+
 /// A plan for a run, as remembered.
 struct PlanRecord {
   std::vector<std::int32_t> order;  ///< op ids in execution order
@@ -242,6 +256,7 @@ struct PlanRecord {
   std::string layout_status;
   std::int64_t planning_ns = 0;  ///< from the run to a validated plan, ready to run
   std::string graph_text;        ///< the planned graph, printed
+  std::optional<BudgetRecord> budget;
 
   bool operator==(const PlanRecord&) const = default;
 };

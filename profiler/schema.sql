@@ -544,3 +544,26 @@ FROM (SELECT l.run_id, l.tensor, l.change_bytes
 JOIN tensors AS t ON t.run_id = e.run_id AND t.tensor = e.tensor
 GROUP BY e.run_id, e.tensor
 HAVING sum(e.change_bytes) > 0;
+
+-- === version 6: what runs again to stay within a budget
+
+PRAGMA user_version = 6;
+
+-- Run again on the same inputs, the op makes the same bits and has no other effect; 0 in runs of before.
+ALTER TABLE ops ADD COLUMN repeatable INTEGER NOT NULL DEFAULT 0 CHECK (repeatable IN (0, 1));
+
+-- In a run of a graph in which ops run again: the op of the program of which this is an execution. NULL in others.
+ALTER TABLE ops ADD COLUMN program_op INTEGER CHECK (program_op >= 0);
+
+-- What a plan was to stay within, and what that takes; times are of the ops' durations, together.
+CREATE TABLE budgets (
+  run_id               INTEGER PRIMARY KEY REFERENCES plans (run_id) ON DELETE CASCADE,
+  limit_bytes          INTEGER CHECK (limit_bytes > 0),  -- of the peak; NULL: none
+  limit_ns             INTEGER CHECK (limit_ns > 0),     -- NULL: none
+  unplanned_peak_bytes INTEGER NOT NULL CHECK (unplanned_peak_bytes >= 0),
+  unplanned_ns         INTEGER NOT NULL CHECK (unplanned_ns >= 0),
+  predicted_ns         INTEGER NOT NULL CHECK (predicted_ns >= 0),
+  bound_ns             INTEGER NOT NULL CHECK (bound_ns >= 0),          -- no schedule with this peak takes less
+  bound_peak_bytes     INTEGER NOT NULL CHECK (bound_peak_bytes >= 0),  -- no schedule needs less, whatever runs again
+  status               TEXT    NOT NULL CHECK (status IN ('optimal', 'feasible', 'infeasible', 'timed_out'))
+) STRICT;

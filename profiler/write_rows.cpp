@@ -28,9 +28,10 @@ std::int64_t write_run_rows(Database& database, const Run& run) {
   const std::int64_t run_id = database.last_insert_id();
 
   std::int64_t row = 0;
-  Statement ops = database.prepare("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, ?, ?)");
+  Statement ops = database.prepare("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
   for (const OpRecord& op : run.ops) {
-    ops.run(run_id, row++, op.name, op.kind, op.scope, op.source, op.start_ns, op.duration_ns);
+    ops.run(run_id, row++, op.name, op.kind, op.scope, op.source, op.start_ns, op.duration_ns, op.repeatable,
+            or_null(op.program_op));
   }
   row = 0;
   Statement tensors = database.prepare("INSERT INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?)");
@@ -90,6 +91,11 @@ void write_plan_rows(Database& database, std::int64_t run_id, const PlanRecord& 
   database.prepare("INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
       .run(run_id, plan.peak_bytes, plan.program_peak_bytes, plan.bound_bytes, plan.order_status, plan.arena_bytes,
            plan.arena_bound_bytes, plan.layout_status, plan.planning_ns, plan.graph_text, plan.cut_bytes);
+  if (const auto& budget = plan.budget) {
+    database.prepare("INSERT INTO budgets VALUES (?, nullif(?, 0), nullif(?, 0), ?, ?, ?, ?, ?, ?)")
+        .run(run_id, budget->limit_bytes, budget->limit_ns, budget->unplanned_peak_bytes, budget->unplanned_ns,
+             budget->predicted_ns, budget->bound_ns, budget->bound_peak_bytes, budget->status);
+  }
 
   std::int64_t row = 0;
   Statement order = database.prepare("INSERT INTO plan_order VALUES (?, ?, ?)");

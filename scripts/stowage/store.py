@@ -11,7 +11,7 @@ from typing import Any
 from stowage.peaks import Allocation, Op
 
 APPLICATION_ID = 0x73746F77  # "stow"
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 OLDEST_SQLITE = (3, 37)  # STRICT tables
 DAMAGED = "the file is damaged: move it away and profile again"
 NO_STORE = "the file is damaged, cut short or no store: move it away and profile again"

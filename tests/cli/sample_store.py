@@ -41,12 +41,12 @@ ROWS = {
          600, 64, "graph(%x, %w)", "2", 64, 0, "graph"),
     ],
     "ops": [
-        (2, 0, "a", "aten::matmul", "net.fc", "net.py:7", 0, 2_000_000),
-        (2, 1, "b", "aten::cat", "net", "net.py:8", 2_000_000, 1_500_000),
-        (2, 2, "c", "aten::mean", "net", "net.py:9", 3_500_000, 40_500),
-        (2, 3, "d", "aten::sum", "", "", 3_600_000, 900),
-        (2, 4, "loss", "aten::add", "", "", 3_700_000, 800),
-        (2, 5, "w.1", "aten::sub_", "", "", 3_800_000, 700),
+        (2, 0, "a", "aten::matmul", "net.fc", "net.py:7", 0, 2_000_000, 0, None),
+        (2, 1, "b", "aten::cat", "net", "net.py:8", 2_000_000, 1_500_000, 0, None),
+        (2, 2, "c", "aten::mean", "net", "net.py:9", 3_500_000, 40_500, 0, None),
+        (2, 3, "d", "aten::sum", "", "", 3_600_000, 900, 0, None),
+        (2, 4, "loss", "aten::add", "", "", 3_700_000, 800, 0, None),
+        (2, 5, "w.1", "aten::sub_", "", "", 3_800_000, 700, 0, None),
     ],
     "tensors": [
         (1, 0, "x", "input", 64, "Float", "[16]"),
@@ -112,8 +112,8 @@ STEP = f"""
       (4, 'step on cpu', 'step:1f', '0a', 'cpu', '2.11.0', '0.1.0', 'steady_clock', 1700000180000000000, 2, 0, 1, 4000,
        {8 * MIB}, '', '1', 64, 0, 'step');
     INSERT INTO ops VALUES
-      (4, 0, 'zero_.0', 'aten::zero_', '', '', 0, 400), (4, 1, 'linear.0', 'aten::linear', '', '', 500, 900),
-      (4, 2, 'mm.0', 'aten::mm', 'MmBackward0', '', 1500, 1000), (4, 3, 'outside.0', 'outside', '', '', 2500, 0);
+      (4, 0, 'zero_.0', 'aten::zero_', '', '', 0, 400, 0, NULL), (4, 1, 'linear.0', 'aten::linear', '', '', 500, 900, 0, NULL),
+      (4, 2, 'mm.0', 'aten::mm', 'MmBackward0', '', 1500, 1000, 0, NULL), (4, 3, 'outside.0', 'outside', '', '', 2500, 0, 0, NULL);
     INSERT INTO tensors VALUES
       (4, 0, 'linear.0', 'intermediate', {2 * MIB}, '', ''), (4, 1, 'mm.0', 'output', {4 * MIB}, '', ''),
       (4, 2, 'mm.0/1', 'workspace', {2 * MIB}, '', ''), (4, 3, 'outside.0', 'output', 65536, '', '');

@@ -59,7 +59,7 @@ class FakeSolver:
 
 @pytest.fixture
 def store(store: Path) -> Path:
-    change_store(store, "ALTER TABLE ops ADD repeatable INTEGER NOT NULL DEFAULT 0; ALTER TABLE ops ADD program_op INTEGER; UPDATE ops SET repeatable = 1 WHERE run_id = 2 AND op < 5")
+    change_store(store, "UPDATE ops SET repeatable = 1 WHERE run_id = 2 AND op < 5")
     return store
 
 

@@ -30,7 +30,7 @@ def parsed(stowage: Stowage, *arguments: str) -> object:
 
 def test_info(stowage: Stowage, store: Path) -> None:
     expected = f"""\
-store    run.db (schema 5, {store.stat().st_size / 1024:.2f} KiB)
+store    run.db (schema 6, {store.stat().st_size / 1024:.2f} KiB)
 stowage  0.1.0
 torch    2.11.0
 device   cpu
@@ -224,7 +224,7 @@ def test_info_json(stowage: Stowage, store: Path) -> None:
     answer = parsed(stowage, "info", "run.db")
     runs = answer.pop("runs")
     assert answer == {
-        "store": "run.db", "schema": 5, "size_bytes": store.stat().st_size, "dropped_records": 12,
+        "store": "run.db", "schema": 6, "size_bytes": store.stat().st_size, "dropped_records": 12,
         "first_unix_ns": 1_700_000_000_000_000_000, "last_unix_ns": 1_700_000_120_000_000_000,
         "stowage_version": ["0.1.0"], "torch_version": ["2.11.0"], "device": ["cpu"], "clock": ["steady_clock"],
         "allocations": 6, "cupti_sizes": 0, "compared_sizes": 0, "size_mismatches": 0,
@@ -389,7 +389,7 @@ def test_a_person_is_told_the_next_command(store: Path) -> None:
 
 def test_a_closed_pipe_is_no_error_message(store: Path) -> None:
     change_store(store, "WITH RECURSIVE n (i) AS (VALUES (6) UNION ALL SELECT i + 1 FROM n WHERE i < 20000) "
-                        "INSERT INTO ops SELECT 2, i, 'name', 'kind', '', '', 0, 0 FROM n")
+                        "INSERT INTO ops SELECT 2, i, 'name', 'kind', '', '', 0, 0, 0, NULL FROM n")
     command = f"'{sys.executable}' -m stowage.cli ops run.db | head -n 1"
     result = subprocess.run(["sh", "-c", command], cwd=store.parent, capture_output=True, text=True,
                             env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")})

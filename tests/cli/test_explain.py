@@ -27,8 +27,8 @@ UPDATE = f"""
     DELETE FROM slots; DELETE FROM points; DELETE FROM plan_order; DELETE FROM plans;
     UPDATE ops SET kind = 'aten::_foreach_norm' WHERE run_id = 4 AND op = 3;
     INSERT INTO ops VALUES
-      (4, 4, '_foreach_sqrt.0', 'aten::_foreach_sqrt', 'Optimizer.step#Other.step', '', 3000, 500),
-      (4, 5, '_foreach_mul_.0', 'aten::_foreach_mul_', 'Optimizer.step#Other.step', '', 3500, 500);
+      (4, 4, '_foreach_sqrt.0', 'aten::_foreach_sqrt', 'Optimizer.step#Other.step', '', 3000, 500, 0, NULL),
+      (4, 5, '_foreach_mul_.0', 'aten::_foreach_mul_', 'Optimizer.step#Other.step', '', 3500, 500, 0, NULL);
     INSERT INTO tensors VALUES
       (4, 4, '_foreach_sqrt.0', 'intermediate', {4 * MIB}, '', ''), (4, 5, '', 'intermediate', {3 * MIB}, '', '');
     INSERT INTO allocations VALUES

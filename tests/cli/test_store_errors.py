@@ -68,16 +68,16 @@ def test_truncated_store(stowage: Stowage, store: Path) -> None:
 
 
 def test_newer_schema(stowage: Stowage, store: Path) -> None:
-    change_store(store, "PRAGMA user_version = 6")
+    change_store(store, "PRAGMA user_version = 7")
     assert refuse(stowage, "info", "run.db") == (
-        "cannot open store 'run.db': schema 6, this build reads 5; profile again into another file or use a newer "
+        "cannot open store 'run.db': schema 7, this build reads 6; profile again into another file or use a newer "
         "stowage")
 
 
 def test_older_schema(stowage: Stowage, store: Path) -> None:
     change_store(store, "PRAGMA user_version = 1")
     assert refuse(stowage, "info", "run.db") == (
-        "cannot open store 'run.db': schema 1, this build reads 5; train with it once, which migrates it")
+        "cannot open store 'run.db': schema 1, this build reads 6; train with it once, which migrates it")
 
 
 def test_store_without_runs(stowage: Stowage, tmp_path: Path) -> None:

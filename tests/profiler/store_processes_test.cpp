@@ -107,7 +107,7 @@ TEST_F(SharedStore, AWriterKilledInATransactionLeavesAReadableFile) {
         "clock, created_unix_ns, execution, dropped_records, complete, duration_ns, peak_bytes, graph_text, rules, "
         "alignment_bytes, size_mismatches, kind FROM runs;"
         "WITH RECURSIVE n (i) AS (VALUES (0) UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
-        "INSERT INTO ops SELECT 2, i, 'name', 'kind', '', '', 0, 0 FROM n",
+        "INSERT INTO ops SELECT 2, i, 'name', 'kind', '', '', 0, 0, 0, NULL FROM n",
         nullptr, nullptr, nullptr);
     const char go = sqlite3_get_autocommit(database) == 0 ? 'y' : 'n';
     if (write(ready[1], &go, 1) != 1) _exit(1);

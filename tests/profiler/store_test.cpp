@@ -307,7 +307,7 @@ TEST_F(StoreTest, MigratesAnOlderFileAndKeepsItsRuns) {
                      "(5, 'old', 'hash', '()', 'cpu', '2.11.0', '0.0.9', 'steady_clock', 1, 1, 0, 1, 2, 3, 'graph')");
   EXPECT_EQ(
       store_error([&] { Store store(path()); }),
-      "cannot open store '" + path() + "': schema 1, this build reads 5; open it for writing once, which migrates it");
+      "cannot open store '" + path() + "': schema 1, this build reads 6; open it for writing once, which migrates it");
 
   Store store(path(), kReadWrite);
   EXPECT_EQ(store.read_run(5).name, "old");
@@ -317,7 +317,7 @@ TEST_F(StoreTest, MigratesAnOlderFileAndKeepsItsRuns) {
   EXPECT_EQ(store.read_plan(5), plan);
   Store(path("new.db"), kReadWrite);
   EXPECT_EQ(tamper(path(), kDumpSchema), tamper(path("new.db"), kDumpSchema));
-  EXPECT_EQ(tamper(path(), "PRAGMA user_version"), "5");
+  EXPECT_EQ(tamper(path(), "PRAGMA user_version"), "6");
 }
 
 TEST_F(StoreTest, PlansOfVersion2StayReadableAndAreFollowedNoMore) {
@@ -386,6 +386,21 @@ TEST_F(StoreTest, PlansOfVersion4AreStillFollowed) {
             "0 64 0");
 }
 
+TEST_F(StoreTest, PlansOfVersion5AreStillFollowed) {
+  tamper(path(), schema_section(1) + schema_section(2) + schema_section(3) + schema_section(4) + schema_section(5) +
+                     "INSERT INTO runs VALUES (1, 'old', '9f86d081', '(Float[4, 8])', 'cpu', '2.11.0', '0.1.0', "
+                     "'steady_clock', 1, 1, 0, 1, 2, 64, '', '2', 64, 0, 'graph');"
+                     "INSERT INTO ops VALUES (1, 0, 'a', 'aten::relu', '', '', 0, 1);"
+                     "INSERT INTO plans VALUES (1, 64, 64, 64, 'optimal', 64, 64, 'optimal', 5, '', 0);"
+                     "INSERT INTO plan_order VALUES (1, 0, 0)");
+  Store store(path(), kReadWrite);
+  const std::optional<PlannedRun> found = store.find_plan(sample_run().key);
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(found->run.ops[0].repeatable);
+  EXPECT_EQ(found->run.ops[0].program_op, kNone);
+  EXPECT_EQ(found->plan.budget, std::nullopt);
+}
+
 TEST_F(StoreTest, AMigrationThatFailsLeavesTheFileAsItWas) {
   tamper(path(), schema_section(1) + "CREATE VIEW planned_peak AS SELECT 1");
   const std::string before = tamper(path(), kDumpSchema);
@@ -399,10 +414,10 @@ TEST_F(StoreTest, AMigrationThatFailsLeavesTheFileAsItWas) {
 
 TEST_F(StoreTest, RefusesANewerSchema) {
   Store(path(), kReadWrite);
-  tamper(path(), "PRAGMA user_version = 6");
+  tamper(path(), "PRAGMA user_version = 7");
   const std::string expected =
       "cannot open store '" + path() +
-      "': schema 6, this build reads 5; profile again into another file or use a newer stowage";
+      "': schema 7, this build reads 6; profile again into another file or use a newer stowage";
   EXPECT_EQ(store_error([&] { Store store(path()); }), expected);
   EXPECT_EQ(store_error([&] { Store store(path(), kReadWrite); }), expected);
 }

@@ -33,7 +33,9 @@ inline Run sample_run() {
        .scope = "net.fc",
        .source = "net.py:7",
        .start_ns = 10,
-       .duration_ns = 400},
+       .duration_ns = 400,
+       .repeatable = true,
+       .program_op = 0},
       {.name = "a", .kind = "aten::relu", .scope = "net", .source = "", .start_ns = 420, .duration_ns = 60},
       {.name = "s", .kind = "aten::sum", .scope = "", .source = "", .start_ns = 500, .duration_ns = 70},
       {.name = "w.1", .kind = "aten::sub_", .scope = "", .source = "", .start_ns = 600, .duration_ns = 80},
@@ -140,6 +142,14 @@ inline PlanRecord sample_plan() {
   plan.layout_status = "optimal";
   plan.planning_ns = 42;
   plan.graph_text = "graph(%x, %w):\n  stowage::free[slots=[0]](%h)\n";
+  plan.budget = {.limit_bytes = 1'700,
+                 .limit_ns = 640,
+                 .unplanned_peak_bytes = 1'701,
+                 .unplanned_ns = 610,
+                 .predicted_ns = 630,
+                 .bound_ns = 620,
+                 .bound_peak_bytes = 1'600,
+                 .status = "feasible"};
   return plan;
 }
 
