@@ -11,6 +11,7 @@
 namespace stowage {
 namespace {
 
+using profiler::DependencyReason;
 using profiler::PlanRecord;
 using profiler::PointKind;
 using profiler::Run;
@@ -26,6 +27,16 @@ solver::Status status_from(const std::string& text) {
     if (text == solver::to_string(status)) return status;
   }
   return solver::Status::kFeasible;
+}
+
+/// By op, whether what it makes are views, or lists of them: it holds tensors and allocates none.
+std::vector<bool> find_views(const Run& run) {
+  std::vector<bool> is_view(run.ops.size(), false);
+  for (const profiler::UseRecord& use : run.uses) {
+    if (use.kind == UseKind::kResult) is_view[index(use.op)] = true;
+  }
+  for (const profiler::AllocationRecord& allocation : run.allocations) is_view[index(allocation.op)] = false;
+  return is_view;
 }
 
 }  // namespace
@@ -47,6 +58,7 @@ solver::Problem to_problem(const Run& run) {
     op.name = record.name;
     op.kind = record.kind;
     op.duration_ns = record.duration_ns;
+    op.repeatable = record.repeatable;
     problem.ops.push_back(std::move(op));
   }
   for (const profiler::UseRecord& use : run.uses) {
@@ -55,9 +67,14 @@ solver::Problem to_problem(const Run& run) {
     // A view of a tensor is a use of it; its allocation is an event.
     if (std::find(tensors.begin(), tensors.end(), use.tensor) == tensors.end()) tensors.push_back(use.tensor);
   }
+  const std::vector<bool> is_view = find_views(run);
   for (const profiler::DependencyRecord& dependency : run.dependencies) {
-    std::vector<std::int32_t>& after = problem.ops[index(dependency.op)].after;
-    if (std::find(after.begin(), after.end(), dependency.after) == after.end()) after.push_back(dependency.after);
+    solver::Op& op = problem.ops[index(dependency.op)];
+    const auto add = [&](std::vector<std::int32_t>& to) {
+      if (std::find(to.begin(), to.end(), dependency.after) == to.end()) to.push_back(dependency.after);
+    };
+    add(op.after);
+    if (dependency.reason == DependencyReason::kValue && is_view[index(dependency.after)]) add(op.views);
   }
 
   struct Timed {

@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "plugin/repeatable.h"
+
 namespace stowage {
 namespace {
 
@@ -244,7 +246,6 @@ class FactReader {
       return;
     }
     if (is_structural(node)) return;
-
     const Operator* op = node.maybeOperator();
     const auto alias_kind = op == nullptr ? c10::AliasAnalysisKind::CONSERVATIVE : op->aliasAnalysisKind();
     if (alias_kind == c10::AliasAnalysisKind::CONSERVATIVE) {
@@ -332,6 +333,7 @@ GraphFacts read_facts(std::shared_ptr<Graph> graph) {
   }
   facts.sets_grad_mode = reader.sets_grad_mode();
   for (OpFacts& op : facts.ops) op.barrier |= reader.storages_change_hands() && !op.writes.empty();
+  mark_repeatable(facts);
   facts.graph = std::move(graph);
   return facts;
 }

@@ -25,6 +25,12 @@ struct OpFacts {
   bool effect = false;      ///< prints, raises or asserts
   bool may_raise = false;   ///< raises on some data: an index out of range, a singular matrix
   bool barrier = false;     ///< not understood, or changes what no storage shows: nothing moves across it
+  /// Run again on the same inputs, it makes the same bits and nothing else happens, but for what it writes of its
+  /// inputs.
+  bool repeatable = false;
+  /// Inputs that are running statistics of a training batch norm. Its results do not depend on them: run again, it does
+  /// without, so that they are updated once.
+  std::vector<std::size_t> statistics;
 };
 
 /// A graph's top-level ops in program order; constants are not ops.

@@ -12,6 +12,7 @@
 #include "plugin/devices.h"
 #include "plugin/note.h"
 #include "plugin/observation.h"
+#include "plugin/repeatable.h"
 #include "plugin/reuse.h"
 #include "profiler/match_sizes.h"
 #ifdef STOWAGE_CUDA
@@ -121,12 +122,14 @@ class PossibleUses {
   std::vector<Uses> of_;  ///< by tensor
 };
 
-/// Reads, writes and results of each op, from the graph and the storages seen behind its values.
-void fill_uses(Run& run, const GraphFacts& facts, std::unordered_map<const Value*, TensorIds> tensors_of,
-               const std::vector<std::vector<TensorIds>>& results) {
+/// Reads, writes and results of each op, from the graph and the storages seen behind its values. Returns them by op.
+std::vector<OpStorages> fill_uses(Run& run, const GraphFacts& facts,
+                                  std::unordered_map<const Value*, TensorIds> tensors_of,
+                                  const std::vector<std::vector<TensorIds>>& results) {
   std::vector<bool> visible(facts.ops.size(), false);
   std::unordered_map<const Value*, TensorIds> possible_of = tensors_of;  // what another run may have there, too
   PossibleUses possible(run);
+  std::vector<OpStorages> storages;
   auto all_of = [](std::unordered_map<const Value*, TensorIds>& of, const std::vector<const Value*>& values) {
     TensorIds ids;
     for (const Value* value : values) insert_sorted(ids, of[value]);
@@ -140,7 +143,8 @@ void fill_uses(Run& run, const GraphFacts& facts, std::unordered_map<const Value
     const TensorIds possible_writes = all_of(possible_of, each.writes);
     for (const std::int32_t tensor : reads) run.uses.push_back({id, tensor, UseKind::kRead, kNone});
     for (const std::int32_t tensor : writes) run.uses.push_back({id, tensor, UseKind::kWrite, kNone});
-    possible.add(id, all_of(possible_of, each.uses), reads, /*write=*/false);
+    OpStorages of{reads, all_of(possible_of, each.uses), writes, possible_writes};
+    possible.add(id, of.possible, reads, /*write=*/false);
     possible.add(id, possible_writes, writes, /*write=*/true);
     for (const std::int32_t tensor : possible_writes) {
       const TensorKind kind = run.tensors[static_cast<std::size_t>(tensor)].kind;
@@ -156,11 +160,15 @@ void fill_uses(Run& run, const GraphFacts& facts, std::unordered_map<const Value
       }
       possible_of[output] = held;
       insert_sorted(possible_of[output], all_of(possible_of, each.may_return[position]));
+      insert_sorted(of.seen, held);
+      insert_sorted(of.possible, possible_of[output]);
       tensors_of[output] = std::move(held);
     }
+    storages.push_back(std::move(of));
   }
   const auto others = orderings(facts, visible);
   run.dependencies.insert(run.dependencies.begin(), others.begin(), others.end());
+  return storages;
 }
 
 /// A tensor that is not freed where the graph stops using it outlives what the graph shows: it gets no slot.
@@ -267,8 +275,9 @@ Run Profiler::run(Stack& stack, c10::Device device, const Run* previous, std::st
         "gives the size");
   }
   run.peak_bytes = observation.outside_bytes() + session.peak_bytes();
-  fill_uses(run, facts_, std::move(tensors_of), observation.results());
+  const std::vector<OpStorages> storages = fill_uses(run, facts_, std::move(tensors_of), observation.results());
   find_outputs(run);
+  mark_repeatable(run, facts_, storages);
   name_unseen(run);
   run.reuses = observation.reuses();
   keep_possible_reuses(run);

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "plugin/dependencies.h"
+#include "plugin/torch_headers.h"
+
+namespace stowage {
+
+/// The graph with its ops in the order of `executions`, ids of `facts.ops`; an op that is there again runs again. What
+/// runs takes of each value what the latest execution before it made; the graph returns what first executions did. A
+/// batch norm that runs again does without running statistics. Results of an op's n-th execution are named
+/// '%NAME.runN'. `executions` is what `solver::repeat` accepted; throws `std::invalid_argument` where an op never runs,
+/// or takes what no earlier one made.
+std::shared_ptr<torch::jit::Graph> repeated_graph(const GraphFacts& facts, const std::vector<std::int32_t>& executions);
+
+}  // namespace stowage
