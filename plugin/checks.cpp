@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <sstream>
 #include <unordered_map>
 
@@ -24,6 +25,8 @@ using torch::jit::Value;
 Symbol check_symbol() { return Symbol::fromQualString("stowage::check"); }
 Symbol watch_symbol() { return Symbol::fromQualString("stowage::watch"); }
 Symbol op_attribute() { return Symbol::attr("op"); }
+Symbol execution_attribute() { return Symbol::attr("execution"); }
+Symbol positions_attribute() { return Symbol::attr("positions"); }
 Symbol fill_attribute() { return Symbol::attr("fill"); }
 Symbol after_attribute() { return Symbol::attr("after"); }
 
@@ -47,9 +50,10 @@ bool is_partly_unwritten(const Node& node, std::size_t output) {
   return node.kind() == Symbol::fromQualString("aten::mkldnn_rnn_layer") && output == 3;
 }
 
-/// Puts a check after each op. `nodes[op]` is op `op` in `copy`, which has the ops of `facts` in any order.
-/// With `watch` inputs live longer than they need to.
-void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& facts, bool watch) {
+/// Puts a check after each op. `nodes[op]` is op `op` in `copy`, which has the ops of `facts` in any order; it is an
+/// execution of the program's op `program_op[op]`. With `watch` inputs live longer than they need to.
+void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& facts, const GraphFacts& program,
+                const std::vector<std::int32_t>& program_op, bool watch) {
   std::unordered_map<const Value*, Value*> copied;
   for (std::size_t input = 0; input < copy.inputs().size(); ++input) {
     copied[facts.graph->inputs()[input]] = copy.inputs()[input];
@@ -62,9 +66,19 @@ void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& 
   }
   for (std::size_t op = 0; op < nodes.size(); ++op) {
     std::vector<Value*> values;
-    for (const Checked& checked : checked_values(facts.ops[op])) values.push_back(copied.at(checked.value));
+    std::vector<std::int64_t> positions;
+    const std::vector<Checked> expected = checked_values(program.ops[index(program_op[op])]);
+    for (const Checked& checked : checked_values(facts.ops[op])) {
+      const auto same = std::find_if(expected.begin(), expected.end(),
+                                     [&](const Checked& other) { return other.place == checked.place; });
+      if (same == expected.end()) continue;
+      values.push_back(copied.at(checked.value));
+      positions.push_back(same - expected.begin());
+    }
     Node* check = copy.create(check_symbol(), values, /*num_outputs=*/0);
-    check->i_(op_attribute(), static_cast<std::int64_t>(op));
+    check->i_(op_attribute(), program_op[op]);
+    check->i_(execution_attribute(), static_cast<std::int64_t>(op));
+    check->is_(positions_attribute(), std::move(positions));
     check->i_(fill_attribute(), returns_unwritten(*nodes[op]));
     check->insertAfter(nodes[op]);
     if (!watch) continue;
@@ -112,14 +126,17 @@ std::vector<Checked> checked_values(const OpFacts& op) {
   for (std::size_t output = 0; output < op.node->outputs().size(); ++output) {
     if (is_partly_unwritten(*op.node, output)) continue;
     const Value* value = op.node->outputs()[output];
-    if (value->hasUses() || !op.writes.empty()) checked.push_back({value, fmt::format("output {}", output)});
+    if (value->hasUses() || !op.writes.empty()) checked.push_back({value, fmt::format("output {}", output), output});
   }
-  for (const Value* written : op.writes) {
+  for (std::size_t write = 0; write < op.writes.size(); ++write) {
+    const Value* written = op.writes[write];
     if (written->node()->kind() == torch::jit::prim::Constant) continue;  // None, for running statistics
     const bool returned = std::any_of(op.may_return.begin(), op.may_return.end(), [&](const auto& may_return) {
       return std::find(may_return.begin(), may_return.end(), written) != may_return.end();
     });
-    if (!returned) checked.push_back({written, fmt::format("'{}', which it writes,", written->debugName())});
+    if (returned) continue;
+    checked.push_back(
+        {written, fmt::format("'{}', which it writes,", written->debugName()), op.node->outputs().size() + write});
   }
   return checked;
 }
@@ -132,19 +149,26 @@ std::vector<const Value*> watched_values(const OpFacts& op) {
   return watched;
 }
 
-std::shared_ptr<Graph> checked_program(const GraphFacts& facts) {
-  std::shared_ptr<Graph> copy = facts.graph->copy();
-  add_checks(*copy, ops_of(*copy), facts, /*watch=*/true);
+std::shared_ptr<Graph> checked_program(const GraphFacts& program) {
+  std::shared_ptr<Graph> copy = program.graph->copy();
+  std::vector<std::int32_t> program_op(program.ops.size());
+  std::iota(program_op.begin(), program_op.end(), 0);
+  add_checks(*copy, ops_of(*copy), program, program, program_op, /*watch=*/true);
   return copy;
 }
 
-std::shared_ptr<Graph> checked_plan(const GraphFacts& facts, const profiler::Run& run,
+std::shared_ptr<Graph> checked_plan(const GraphFacts& program, const GraphFacts& facts, const profiler::Run& run,
                                     const profiler::PlanRecord& plan) {
   std::shared_ptr<Graph> copy = planned_copy(facts, run, plan);
   const std::vector<Node*> in_order = ops_of(*copy);
   std::vector<Node*> nodes(in_order.size());
   for (std::size_t step = 0; step < in_order.size(); ++step) nodes[index(plan.order[step])] = in_order[step];
-  add_checks(*copy, nodes, facts, /*watch=*/false);
+  std::vector<std::int32_t> program_op;
+  for (std::size_t op = 0; op < run.ops.size(); ++op) {
+    const std::int32_t of = run.ops[op].program_op;
+    program_op.push_back(of == profiler::kNone ? static_cast<std::int32_t>(op) : of);
+  }
+  add_checks(*copy, nodes, facts, program, program_op, /*watch=*/false);
   return copy;
 }
 
@@ -157,19 +181,21 @@ Checks::Current::Current(Checks& checks, Run run) {
 
 Checks::Current::~Current() { t_current = nullptr; }
 
-void Checks::see(std::int32_t op, c10::ArrayRef<c10::IValue> values) {
-  last_op_ = op;
+void Checks::see(std::int32_t op, std::int32_t execution, const std::vector<std::int64_t>& positions,
+                 c10::ArrayRef<c10::IValue> values) {
+  last_execution_ = execution;
   auto& digests = digests_[index(op)];
-  for (std::size_t position = 0; position < values.size(); ++position) {
+  for (std::size_t each = 0; each < values.size(); ++each) {
+    const auto position = static_cast<std::size_t>(positions[each]);
     std::int64_t unread = 0;
-    const Digest now = digest(values[position], unread);
+    const Digest now = digest(values[each], unread);
     if (run_ == Run::kProgram) {
       digests.push_back(now);
       unread_ += unread;
     } else if (run_ == Run::kPlanned) {
-      if (!first_ && now != digests[position]) first_ = First{op, position, look_at(values[position]), {}};
+      if (!first_ && now != digests[position]) first_ = First{op, execution, position, look_at(values[each]), {}};
     } else if (first_ && first_->op == op && first_->position == position) {
-      first_->program = look_at(values[position]);
+      first_->program = look_at(values[each]);
       first_->by_itself = now != digests[position];
     }
   }
@@ -192,7 +218,9 @@ void Checks::watch(std::int32_t op, c10::ArrayRef<c10::IValue> values, bool afte
 
 torch::jit::RegisterOperators register_check_operators() {
   auto make_check = [](const Node* node) -> torch::jit::Operation {
-    return [op = static_cast<std::int32_t>(node->i(op_attribute())), fill = node->i(fill_attribute()) != 0,
+    return [op = static_cast<std::int32_t>(node->i(op_attribute())),
+            execution = static_cast<std::int32_t>(node->i(execution_attribute())),
+            positions = node->is(positions_attribute()), fill = node->i(fill_attribute()) != 0,
             count = node->inputs().size()](Stack& stack) {
       const auto values = torch::jit::last(stack, count);
       // Bytes that are never written are any bytes: the same in all runs, they tell no difference.
@@ -202,7 +230,7 @@ torch::jit::RegisterOperators register_check_operators() {
           if (value.toTensor().device().is_cpu()) std::memset(storage.mutable_data(), 0, storage.nbytes());
         }
       }
-      Checks::current()->see(op, values);
+      Checks::current()->see(op, execution, positions, values);
       torch::jit::drop(stack, count);
     };
   };

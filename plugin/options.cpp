@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "plugin/budget.h"
 #include "plugin/note.h"
 
 namespace stowage {
@@ -23,6 +24,7 @@ struct OptionRow {
   const char* name;
   const char* meaning;
   Member member;
+  std::string (*fault)(const std::string& value) = nullptr;  ///< what it takes, where it does not take this text
 };
 
 const std::vector<OptionRow>& rows() {
@@ -47,6 +49,13 @@ const std::vector<OptionRow>& rows() {
       {"share_plans", "whether plans of steps are made when the caller says so, as ranks of a group do",
        &Options::share_plans},
       {"deadline_ms", "time the solver may take for one plan", &Options::deadline_ms},
+      {"budget",
+       "memory that a captured step may take, as '6GiB' or as a share of its unplanned peak, '0.5'; empty: any",
+       &Options::budget, budget_fault},
+      {"slowdown", "how many times as long a captured step may take to need less memory, as '1.05'; empty: no longer",
+       &Options::slowdown, slowdown_fault},
+      {"over_budget", "what a captured step does that cannot be kept within its budget: 'continue' or 'stop'",
+       &Options::over_budget, over_budget_fault},
   };
   return table;
 }
@@ -63,6 +72,9 @@ bool parse_bool(const std::string& value, bool& out) {
 
 void assign(Options& options, const OptionRow& row, const std::string& value) {
   if (const auto* text = std::get_if<std::string Options::*>(&row.member)) {
+    const std::string fault = row.fault == nullptr ? "" : row.fault(value);
+    if (!fault.empty())
+      throw std::invalid_argument(fmt::format("cannot set option '{}' to '{}': {}", row.name, value, fault));
     options.*(*text) = value;
   } else if (const auto* flag = std::get_if<bool Options::*>(&row.member)) {
     if (!parse_bool(value, options.*(*flag))) {

@@ -24,6 +24,9 @@ struct Options {
   bool scripted_steps = true;
   bool share_plans = false;
   std::int64_t deadline_ms = 10'000;
+  std::string budget;
+  std::string slowdown;
+  std::string over_budget = "continue";
 };
 
 /// The options in force: defaults, then STOWAGE_* variables as they were when the plugin was loaded, then what was

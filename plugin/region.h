@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 
 namespace stowage {
 
+struct Candidate;
 struct Phase;
 struct Planned;
 
@@ -49,11 +51,14 @@ class Region {
   void run_verified(torch::jit::Stack& stack, Planned& planned);
   std::shared_ptr<Phase> phase_for(const torch::jit::Stack& inputs);
   void compare_runs(Phase& phase, profiler::Run run);
-  std::shared_ptr<Planned> make_planned(const Phase& phase, const profiler::Run& run, profiler::PlanRecord plan,
-                                        bool recalled) const;
+  void plan(Phase& phase, profiler::Run run);
+  bool propose(Phase& phase, Candidate made);
+  /// Nothing: it could not be planned.
+  void adopt(Phase& phase, std::optional<Candidate> made);
+  std::shared_ptr<Planned> make_planned(const Phase& phase, Candidate made, bool recalled) const;
 
   const std::string name_;
-  const GraphFacts facts_;
+  const std::shared_ptr<const GraphFacts> facts_;
   const std::vector<OuterUse> outer_uses_;
   const std::string hash_;
   const torch::jit::Code code_;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "plugin/budget.h"
 #include "plugin/devices.h"
 #include "plugin/note.h"
 #include "plugin/options.h"
@@ -179,6 +180,7 @@ StepPlanner::Phase StepPlanner::phase_of_step(const StepScope& step) {
     phases_.splice(phases_.begin(), phases_, found);
   } else {
     if (is_given_up_) return nullptr;
+    note_unbudgeted();
     auto phase = std::make_shared<StepPhase>();
     phase->digest = digest;
     phase->allocations = static_cast<std::int64_t>(record.allocations.size());

@@ -25,6 +25,14 @@ std::string op_text(const profiler::Run& run, std::int32_t op) {
   return fmt::format("op {} '{}' ({}{})", op, record.name, record.kind, source);
 }
 
+/// The first execution of an op of the program, in the order of the run.
+std::int32_t execution_of(const profiler::Run& run, std::int32_t program_op) {
+  for (std::size_t op = 0; op < run.ops.size(); ++op) {
+    if (run.ops[op].program_op == program_op) return static_cast<std::int32_t>(op);
+  }
+  return program_op;
+}
+
 /// The line of a message that says what happened.
 std::string cause(const std::string& text) {
   const std::string traced = "\nRuntimeError: ";  // below the TorchScript traceback
@@ -44,20 +52,21 @@ std::vector<Snapshot::State> states_after(const Snapshot& before, const Stack& o
 
 }  // namespace
 
-Verifier::Verifier(const GraphFacts& facts, const profiler::Run& run, const profiler::PlanRecord& plan)
-    : facts_(facts),
+Verifier::Verifier(const GraphFacts& program, const GraphFacts& facts, const profiler::Run& run,
+                   const profiler::PlanRecord& plan)
+    : program_(program),
       run_(run),
       plan_(plan),
-      program_(checked_program(facts), "stowage"),
-      planned_(checked_plan(facts, run, plan), "stowage") {}
+      program_code_(checked_program(program), "stowage"),
+      planned_code_(checked_plan(program, facts, run, plan), "stowage") {}
 
 Verdict Verifier::run(Stack& stack, const RunPlanned& run_planned) const {
   const Stack inputs = stack;
-  Snapshot before(inputs, *facts_.graph);
-  Checks checks(facts_.ops.size());
+  Snapshot before(inputs, *program_.graph);
+  Checks checks(program_.ops.size());
   auto run_program = [&](Checks::Run which) {
     const Checks::Current current(checks, which);
-    InterpreterState(program_).run(stack);
+    InterpreterState(program_code_).run(stack);
   };
   auto start_again = [&] {
     stack = inputs;
@@ -75,10 +84,12 @@ Verdict Verifier::run(Stack& stack, const RunPlanned& run_planned) const {
   std::string difference;
   try {
     const Checks::Current current(checks, Checks::Run::kPlanned);
-    if (!run_planned(stack, planned_)) verdict.why_not = "another run had the arena";
+    if (!run_planned(stack, planned_code_)) verdict.why_not = "another run had the arena";
   } catch (const std::exception& failure) {
     difference = fmt::format("the planned run raised an error, the unplanned one did not: {}", cause(failure.what()));
-    if (checks.last_op() != kNone) difference += fmt::format(" (after {})", op_text(run_, checks.last_op()));
+    if (checks.last_execution() != kNone) {
+      difference += fmt::format(" (after {})", op_text(run_, checks.last_execution()));
+    }
   }
   if (!verdict.why_not.empty()) {
     start_again();
@@ -100,21 +111,21 @@ Verdict Verifier::run(Stack& stack, const RunPlanned& run_planned) const {
   verdict.difference = checks.first() ? describe(checks) : nlohmann::json{{"text", difference}};
   if (const auto& unsaid = checks.unsaid_write()) {
     verdict.difference["cause"] =
-        fmt::format("{} writes '{}', which its schema does not say", op_text(run_, unsaid->op),
-                    watched_values(facts_.ops[index(unsaid->op)])[unsaid->position]->debugName());
+        fmt::format("{} writes '{}', which its schema does not say", op_text(run_, execution_of(run_, unsaid->op)),
+                    watched_values(program_.ops[index(unsaid->op)])[unsaid->position]->debugName());
   }
   return verdict;
 }
 
 nlohmann::json Verifier::describe(const Checks& checks) const {
   const Checks::First& first = *checks.first();
-  const profiler::OpRecord& op = run_.ops[index(first.op)];
-  const Checked checked = checked_values(facts_.ops[index(first.op)])[first.position];
+  const profiler::OpRecord& op = run_.ops[index(first.execution)];
+  const Checked checked = checked_values(program_.ops[index(first.op)])[first.position];
   const std::string& planned = first.planned.bytes;
   const std::string& program = first.program.bytes;
-  nlohmann::json json{{"op", first.op},      {"name", op.name},      {"kind", op.kind},
-                      {"source", op.source}, {"what", checked.what}, {"by_itself", first.by_itself}};
-  std::string text = fmt::format("{}: {} differs from the unplanned run", op_text(run_, first.op), checked.what);
+  nlohmann::json json{{"op", first.execution}, {"name", op.name},      {"kind", op.kind},
+                      {"source", op.source},   {"what", checked.what}, {"by_itself", first.by_itself}};
+  std::string text = fmt::format("{}: {} differs from the unplanned run", op_text(run_, first.execution), checked.what);
   if (first.planned.appearance != first.program.appearance || planned.size() != program.size()) {
     text += fmt::format(": {} instead of {}", first.planned.appearance, first.program.appearance);
   } else if (planned != program) {
@@ -128,7 +139,7 @@ nlohmann::json Verifier::describe(const Checks& checks) const {
   }
   if (first.by_itself) text += "; two unplanned runs differ there, too: the op's result is not a matter of its inputs";
   json["text"] = std::move(text);
-  json["nearby"] = nearby(first.op);
+  json["nearby"] = nearby(first.execution);
   return json;
 }
 

@@ -41,8 +41,9 @@ class Checks;
 /// printing, happens twice.
 class Verifier {
  public:
-  /// `facts` must outlive this.
-  Verifier(const GraphFacts& facts, const profiler::Run& run, const profiler::PlanRecord& plan);
+  /// `facts` are of the planned graph: `program`, or one in which its ops run again. All must outlive this.
+  Verifier(const GraphFacts& program, const GraphFacts& facts, const profiler::Run& run,
+           const profiler::PlanRecord& plan);
 
   /// Runs planned code on a stack; false if it could not, and the stack is as it was.
   using RunPlanned = std::function<bool(torch::jit::Stack&, const torch::jit::Code&)>;
@@ -55,11 +56,11 @@ class Verifier {
   nlohmann::json describe(const Checks& checks) const;
   std::string nearby(std::int32_t op) const;
 
-  const GraphFacts& facts_;
+  const GraphFacts& program_;
   const profiler::Run& run_;
   const profiler::PlanRecord& plan_;
-  torch::jit::Code program_;
-  torch::jit::Code planned_;
+  torch::jit::Code program_code_;
+  torch::jit::Code planned_code_;
 };
 
 /// Whether this thread is in a verified run: regions within it run as they are.

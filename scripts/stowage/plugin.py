@@ -11,6 +11,8 @@ from typing import Any
 
 _loaded = False
 _generation = 0
+_BUDGET_DEFAULTS = {"budget": "", "slowdown": "", "over_budget": "continue"}
+_given: set[str] = set()  # of these, by `enable`
 
 
 def library() -> Path:
@@ -44,16 +46,37 @@ def loaded() -> bool:
     return _loaded
 
 
-def enable(store: str | os.PathLike = "", *, verify: bool = False) -> None:
+def enable(
+    store: str | os.PathLike = "",
+    *,
+    verify: bool = False,
+    budget: int | float | str | None = None,
+    slowdown: float | None = None,
+    over_budget: str | None = None,
+) -> None:
     """Profiles and plans TorchScript graphs from now on.
 
     Runs and plans are kept in the SQLite file `store`; without one, in what the option `store` names. `verify` sets
     the option of that name: every planned run is compared with the unplanned one, op by op, which is slow; `report`
     and `status` say what was found.
+
+    With `budget`, a captured step takes no more memory than that: ops run again, where that costs least time, instead
+    of keeping what they made. It is in bytes, as `6 * 2**30` or "6GiB", or, from 0 to 1, a share of what the step takes
+    unplanned. With `slowdown`, from 1, a step takes the least memory for which it lasts at most that many times as
+    long. A step that cannot be kept within its budget goes on with the least that was found, and says so; with
+    `over_budget="stop"` it raises an error. What is not given is what the option of that name says; what an earlier call
+    gave holds no more.
     """
-    global _generation
+    global _generation, _given
     if verify:
         set_option("verify", "1")
+    asked = {"budget": budget, "slowdown": slowdown, "over_budget": over_budget}
+    given = {name: _option_text(value) for name, value in asked.items() if value is not None}
+    for name in _given - given.keys():
+        set_option(name, _BUDGET_DEFAULTS[name])
+    for name, text in given.items():
+        set_option(name, text)
+    _given = set(given)
     load().enable(os.fspath(store))
     _generation += 1
 
@@ -83,6 +106,10 @@ def planned_graph(name: str = "") -> str:
 def set_option(name: str, value: str) -> None:
     """Sets an option of the plugin; the environment variable STOWAGE_NAME does the same."""
     load().set_option(name, str(value))
+
+
+def _option_text(value: int | float | str) -> str:
+    return f"{value:f}" if isinstance(value, float) else str(value)  # with a point, a budget is a share
 
 
 def _torch_built_for(path: Path) -> str | None:

@@ -15,7 +15,8 @@ torch.set_num_threads(1)  # threads that wait for each other are slow on a busy 
 
 
 DEFAULTS = {"plan": "1", "reuse": "1", "reuse_ops": "", "verify": "0", "meter": "0", "min_ops": "4", "max_plans": "8",
-            "max_profile_runs": "8", "scripted_steps": "1", "store": ""}
+            "max_profile_runs": "8", "scripted_steps": "1", "store": "", "budget": "", "slowdown": "",
+            "over_budget": "continue", "deadline_ms": "10000"}
 
 
 @pytest.fixture(autouse=True)

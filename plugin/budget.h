@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "profiler/record.h"
+
+namespace stowage {
+
+/// What the options `budget` and `slowdown` ask of a captured step.
+struct Budget {
+  std::optional<std::int64_t> limit_bytes;
+  std::optional<double> share;     ///< of the unplanned peak, in place of `limit_bytes`
+  std::optional<double> slowdown;  ///< how many times as long as unplanned the step may take
+
+  bool is_any() const { return limit_bytes || share || slowdown; }
+};
+
+/// The options in force. Text that the options do not take is no budget.
+Budget budget_in_force();
+
+/// The same as part of a plan's key, such as "budget 0.5, slowdown 1.05"; empty: none.
+std::string budget_text();
+
+/// Whether a step that cannot be kept within its budget is to raise an error.
+bool stops_over_budget();
+
+// What each option takes; empty if it takes this text.
+std::string budget_fault(const std::string& text);
+std::string slowdown_fault(const std::string& text);
+std::string over_budget_fault(const std::string& text);
+
+/// The limits of a step with this peak and these op times, in program order, and as yet no more than these.
+profiler::BudgetRecord to_record(const Budget& budget, std::int64_t unplanned_peak_bytes, std::int64_t unplanned_ns);
+
+/// What a planned step takes while it runs: its arena, and what it has outside of it.
+std::int64_t needed_bytes(const profiler::Run& run, const profiler::PlanRecord& plan);
+
+/// Whether the plan is within its budget; true where it has none.
+bool is_met(const profiler::Run& run, const profiler::PlanRecord& plan);
+
+/// One line that says how far the plan is above its budget.
+std::string over_budget_text(const profiler::Run& run, const profiler::PlanRecord& plan);
+
+/// Ops that the run ran again.
+std::int64_t repeated_ops(const profiler::Run& run);
+
+/// Tells the user, once, that loops and scripted modules have no budget.
+void note_unbudgeted();
+
+}  // namespace stowage

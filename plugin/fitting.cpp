@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/fitting.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "plugin/bridge.h"
+#include "plugin/options.h"
+#include "plugin/repeat.h"
+#include "solver/budget.h"
+#include "solver/repeat.h"
+#include "solver/solve.h"
+
+namespace stowage {
+namespace {
+
+/// A layout may need more than its order's peak: so often the peak is lowered by the difference.
+constexpr int kMostProposals = 3;
+
+std::int64_t duration_ns(const solver::Problem& problem) {
+  std::int64_t sum_ns = 0;
+  for (const solver::Op& op : problem.ops) sum_ns += op.duration_ns;
+  return sum_ns;
+}
+
+solver::Budgeted fit_both(const solver::Problem& problem, solver::BudgetLimits limits) {
+  solver::Budgeted fitted = solver::fit(problem, limits);
+  if (fitted.time_ns <= limits.time_ns) return fitted;
+  limits.peak_bytes = std::numeric_limits<std::int64_t>::max();
+  return solver::fit(problem, limits);
+}
+
+}  // namespace
+
+std::shared_ptr<const GraphFacts> facts_of(const std::shared_ptr<const GraphFacts>& program, const profiler::Run& run) {
+  std::vector<std::int32_t> executions;
+  for (const profiler::OpRecord& op : run.ops) executions.push_back(op.program_op);
+  if (std::all_of(executions.begin(), executions.end(), [](std::int32_t op) { return op == profiler::kNone; })) {
+    return program;
+  }
+  for (const std::int32_t op : executions) {
+    if (op < 0 || std::cmp_greater_equal(op, program->ops.size())) {
+      throw std::invalid_argument("its ops are not those of the program");
+    }
+  }
+  return std::make_shared<const GraphFacts>(read_facts(repeated_graph(*program, executions)));
+}
+
+Fitting::Fitting(const Budget& budget, Candidate program)
+    : problem_(to_problem(program.made.run)),
+      program_(program.facts),
+      budget_(to_record(budget, program.made.plan.program_peak_bytes, duration_ns(problem_))),
+      best_(std::move(program)),
+      peak_limit_bytes_(budget_.limit_bytes) {
+  budget_.predicted_ns = budget_.bound_ns = budget_.unplanned_ns;
+  budget_.status = solver::to_string(solver::Status::kOptimal);
+  best_.made.plan.budget = budget_;
+}
+
+bool Fitting::needs_less() const {
+  if (budget_.limit_bytes == 0) return proposals_ == 0;
+  return needed_bytes(best_.made.run, best_.made.plan) > budget_.limit_bytes;
+}
+
+bool Fitting::propose() {
+  if (!needs_less() || proposals_ == kMostProposals) return false;
+  const profiler::PlanRecord& plan = best_.made.plan;
+  if (budget_.limit_bytes > 0 && plan.peak_bytes <= peak_limit_bytes_) {
+    peak_limit_bytes_ -= needed_bytes(best_.made.run, plan) - budget_.limit_bytes;
+  } else if (proposals_ > 0) {
+    return false;  // not for its layout
+  }
+  solver::BudgetLimits limits;
+  if (budget_.limit_bytes > 0) limits.peak_bytes = std::max<std::int64_t>(peak_limit_bytes_, 1);
+  if (budget_.limit_ns > 0) limits.time_ns = budget_.limit_ns;
+  limits.deadline = solver::deadline_after(options().deadline_ms);
+  const solver::Budgeted fitted = fit_both(problem_, limits);
+  budget_.predicted_ns = fitted.time_ns;
+  if (proposals_++ == 0) {
+    budget_.bound_ns = fitted.bound_time_ns;
+    budget_.bound_peak_bytes = fitted.bound_peak_bytes;
+  }
+  budget_.status = solver::to_string(fitted.status);
+  profiler::BudgetRecord& kept = *best_.made.plan.budget;
+  kept.bound_ns = std::min(budget_.bound_ns, kept.predicted_ns);
+  kept.bound_peak_bytes = budget_.bound_peak_bytes;
+  kept.status = budget_.status;
+
+  std::vector<std::int32_t> executions = solver::repeat(problem_, fitted.executions).op_of;
+  if (executions.size() == problem_.ops.size() || executions == executions_) return false;
+  executions_ = std::move(executions);
+  facts_ = std::make_shared<const GraphFacts>(read_facts(repeated_graph(*program_, executions_)));
+  profiler_ = std::make_unique<Profiler>(*facts_);
+  return true;
+}
+
+void Fitting::label(profiler::Run& run) const {
+  for (std::size_t op = 0; op < run.ops.size(); ++op) run.ops[op].program_op = executions_[op];
+  run.graph_text = facts_->graph->toString(/*print_source_locations=*/false);
+}
+
+void Fitting::consider(profiler::PlannedRun made) {
+  made.plan.budget = budget_;
+  const auto rank = [](const profiler::PlannedRun& of) {
+    return std::pair(!is_met(of.run, of.plan), needed_bytes(of.run, of.plan));
+  };
+  if (rank(made) < rank(best_.made)) best_ = {facts_, std::move(made)};
+}
+
+}  // namespace stowage
