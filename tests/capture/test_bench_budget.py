@@ -60,6 +60,24 @@ def test_what_checkpoints_take(tmp_path):
     assert rows["unplanned capture"]["peak_bytes"] == pytest.approx(planned["unplanned_peak_bytes"], rel=0.01)
 
 
+@pytest.mark.slow
+def test_what_budgets_take(tmp_path):
+    rows = run(tmp_path / "budget.json", "--methods", "budget,slowdown,budget_at_checkpoint", "--pairs", "2")
+    assert list(rows) == ["planned", "checkpoint per block", "budget 0.5 of activations", "slowdown 1.05",
+                          "budget at checkpoint's peak"]
+    planned, checkpoint, half, slowdown, at_checkpoint = rows.values()
+    figures = planned["answer"]
+    saved = figures["unplanned_peak_bytes"] - half["budget_bytes"]
+    assert 2 * saved == pytest.approx(figures["unplanned_peak_bytes"] - figures["persistent_bytes"], abs=2)
+    assert at_checkpoint["budget_bytes"] == checkpoint["peak_bytes"] and slowdown["budget_bytes"] is None
+    assert slowdown["predicted_time_ratio"] <= 1.05
+    for row in (half, at_checkpoint):
+        assert row["repeated_ops"] > 0 and row["predicted_time_ratio"] >= row["bound_time_ratio"] >= 1
+        assert row["peak_bytes"] < planned["peak_bytes"]
+        # The meter sees the arena as one block, and the loss that the step before left.
+        assert row["peak_bytes"] == pytest.approx(row["answer"]["fitted"]["needed_bytes"], abs=4096)
+
+
 @pytest.mark.parametrize("change", ["checkpoint_each", "checkpoint_segments"])
 def test_checkpoints_change_no_gradient(checkpointing, change):
     from measuring.models import Decoder
