@@ -127,7 +127,13 @@ Budgeted fit(const Problem& problem, const BudgetLimits& limits) {
     return trade_off.finish(*chosen, limits.peak_bytes);
   }
   while (chosen + 1 != points.end() && (chosen + 1)->time_ns <= limits.time_ns) ++chosen;
-  return trade_off.finish(*chosen, chosen->peak_bytes);
+  Budgeted budgeted = trade_off.finish(*chosen, chosen->peak_bytes);
+  // Views that are made again take a moment, too.
+  while (budgeted.time_ns > limits.time_ns && chosen != points.begin()) {
+    --chosen;
+    budgeted = trade_off.finish(*chosen, chosen->peak_bytes);
+  }
+  return budgeted;
 }
 
 std::vector<Budgeted> find_trade_off(const Problem& problem, int points, const BudgetLimits& limits) {

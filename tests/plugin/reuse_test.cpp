@@ -124,13 +124,13 @@ TEST(MayReuse, OpsThatTheUserNames) {
   set_option("reuse_ops", "mine::scale, aten::cos_sim,aten::mm");
   EXPECT_TRUE(may_reuse_of("%r : Tensor = aten::mm(%x, %y)"));
   EXPECT_FALSE(may_reuse_of("%r : Tensor = aten::mv(%x, %y)"));
-  EXPECT_EQ(plan_rules(), "3, reuse_ops mine::scale, aten::cos_sim,aten::mm");
+  EXPECT_EQ(plan_rules(), "4, reuse_ops mine::scale, aten::cos_sim,aten::mm");
   set_option("reuse", "0");
   EXPECT_FALSE(may_reuse_of("%r : Tensor = aten::relu(%x)"));
-  EXPECT_EQ(plan_rules(), "3, no reuse");
+  EXPECT_EQ(plan_rules(), "4, no reuse");
   set_option("reuse", "1");
   set_option("reuse_ops", "");
-  EXPECT_EQ(plan_rules(), "3");
+  EXPECT_EQ(plan_rules(), "4");
 }
 
 TEST(FindReusable, DenseTensorsThatFillTheirStorageAndShareItWithNoOther) {
