@@ -131,8 +131,10 @@ void Region::compare_runs(Phase& phase, Run run) {
     const auto& before = phase.previous->reuses;
     return std::find(before.begin(), before.end(), reuse) == before.end();
   });
+  for (std::size_t op = 0; op < run.ops.size(); ++op) {  // what else ran meanwhile only makes an op slower
+    run.ops[op].duration_ns = std::min(run.ops[op].duration_ns, phase.previous->ops[op].duration_ns);
+  }
   phase.previous.reset();
-
   plan(phase, std::move(run));
 }
 

@@ -72,4 +72,4 @@ def test_each_slot_is_placed_before_it_ends_and_ends_once():
         assert set(ended) <= set(placed)
     assert placed == [str(slot) for slot in range(len(placed))]  # numbered as they are taken
     assert sorted(ended, key=int) == placed
-    assert reused == 4  # both relus, forward and backward
+    assert reused == 6  # both relus and log_softmax, forward and backward
