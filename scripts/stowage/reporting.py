@@ -109,10 +109,11 @@ def _about_steps(device: dict[str, Any]) -> list[str]:
 def _row(name: str, phase: dict[str, Any]) -> tuple[str, ...]:
     last = phase["last"]
     misses = sum(count["allocations"] for count in last["misses"].values())
+    budget = phase.get("budget") or {}
     return (
         name,
         str(phase["runs"]),
-        size(phase["program_peak_bytes"]),
+        size(budget.get("unplanned_peak_bytes", phase["program_peak_bytes"])),
         size(phase["peak_bytes"]),
         size(phase["bound_bytes"]),
         size(phase["arena_bytes"]),
