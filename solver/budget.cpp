@@ -19,19 +19,43 @@ namespace {
 
 constexpr std::int64_t kMostStates = 100'000;
 
+/// Less than the inputs and results of an op will not do, wherever all else may be.
+std::int64_t find_least_with_copies(const Problem& problem) {
+  const Makers makers(problem);
+  std::int64_t persistent_bytes = 0;
+  for (const Tensor& tensor : problem.tensors) persistent_bytes += tensor.persistent ? tensor.size_bytes : 0;
+  const std::vector<InnerSums> inner_sums = find_inner_sums(problem);
+  std::int64_t least_bytes = persistent_bytes;
+  for (std::size_t op = 0; op < problem.ops.size(); ++op) {
+    if (makers.is_view[op] != 0) continue;
+    std::int64_t bytes = persistent_bytes + inner_sums[op].reusing_peak_bytes;
+    for (const std::int32_t tensor : makers.inputs[op]) bytes += problem.tensors[tensor].size_bytes;
+    least_bytes = std::max(least_bytes, bytes);
+  }
+  return least_bytes;
+}
+
 /// Bounds, and the search of all schedules where there are few.
 class Proofs {
  public:
-  explicit Proofs(const Problem& problem)
-      : problem_(problem), dependencies_(find_dependencies(problem)), bounds_(problem, dependencies_) {}
+  Proofs(const Problem& problem, bool has_copies)
+      : problem_(problem),
+        has_copies_(has_copies),
+        dependencies_(find_dependencies(problem)),
+        bounds_(problem, dependencies_) {}
 
   const TimeBounds& bounds() const { return bounds_; }
 
   /// Fills in what is proven about a schedule under this peak limit.
   void prove(Budgeted& budgeted, std::int64_t peak_limit_bytes) const {
-    budgeted.bound_peak_bytes = bounds_.least_peak_bytes();
     const bool is_met = budgeted.peak_bytes <= peak_limit_bytes;
-    budgeted.bound_time_ns = bounds_.find(is_met ? peak_limit_bytes : budgeted.peak_bytes).time_ns;
+    if (has_copies_) {
+      budgeted.bound_peak_bytes = find_least_with_copies(problem_);
+      budgeted.bound_time_ns = bounds_.find(kNoLimit).time_ns;
+    } else {
+      budgeted.bound_peak_bytes = bounds_.least_peak_bytes();
+      budgeted.bound_time_ns = bounds_.find(is_met ? peak_limit_bytes : budgeted.peak_bytes).time_ns;
+    }
     if (is_met) {
       budgeted.status = budgeted.time_ns == budgeted.bound_time_ns ? Status::kOptimal : Status::kFeasible;
     } else {
@@ -40,8 +64,9 @@ class Proofs {
   }
 
   /// The schedule of least time; where the limit is proven too low, the one of least time with the least peak. Nothing
-  /// where there are too many schedules.
+  /// where there are too many schedules, or copies, which it does not know.
   std::optional<Budgeted> search(std::int64_t peak_limit_bytes) const {
+    if (has_copies_) return std::nullopt;
     ExactBudget exact = search_repeats(problem_, dependencies_, peak_limit_bytes, kMostStates);
     if (exact.status == Status::kTimedOut) return std::nullopt;
     const auto least_bytes = search_least_peak(problem_, dependencies_, kMostStates);
@@ -53,6 +78,7 @@ class Proofs {
     std::vector<std::int32_t> order(repeated.op_of.size());
     std::iota(order.begin(), order.end(), 0);
     return Budgeted{.executions = repeated.op_of,
+                    .copies = {},
                     .peak_bytes = play(repeated.problem, order).peak_bytes,
                     .time_ns = exact.time_ns,
                     .bound_time_ns = exact.time_ns,
@@ -63,6 +89,7 @@ class Proofs {
 
  private:
   const Problem& problem_;
+  const bool has_copies_;
   const Dependencies dependencies_;
   const TimeBounds bounds_;
 };
@@ -84,20 +111,32 @@ class TradeOff {
   /// Peaks fall, times rise.
   const std::vector<Point>& points() const { return points_; }
 
-  /// What a point comes to when its executions are put into the best order.
+  /// What a point comes to when its executions are put into the best order, if it has no copies.
   Budgeted finish(const Point& point, std::int64_t peak_limit_bytes) const {
-    Recomputation recomputation(problem_, order_);
+    Recomputation recomputation(problem_, order_, limits_);
     Recomputed built;
     recomputation.build(point.dropped, built);
-    const Repeated repeated = repeat(problem_, built.executions);
-    const Order best = find_order(repeated.problem, {.deadline = limits_.deadline, .node_limit = 100'000});
     Budgeted budgeted;
-    for (const std::int32_t execution : best.ops) {
-      budgeted.executions.push_back(repeated.op_of[execution]);
-      budgeted.time_ns += problem_.ops[repeated.op_of[execution]].duration_ns;
+    if (built.copies.empty()) {
+      const Repeated repeated = repeat(problem_, built.executions);
+      const Order best = find_order(repeated.problem, {.deadline = limits_.deadline, .node_limit = 100'000});
+      for (const std::int32_t execution : best.ops) {
+        budgeted.executions.push_back(repeated.op_of[execution]);
+        budgeted.time_ns += problem_.ops[repeated.op_of[execution]].duration_ns;
+      }
+      budgeted.peak_bytes = best.peak_bytes;
+    } else {
+      Repeated repeated = repeat(problem_, built.executions, built.copies);
+      budgeted.copies = std::move(repeated.copies);
+      std::erase(repeated.op_of, kCopyPoint);
+      budgeted.executions = std::move(repeated.op_of);
+      // Copies are timed without views, which take next to no time; all the same, what they take is part of the step.
+      budgeted.time_ns = built.time_ns;
+      for (const std::int32_t op : budgeted.executions) budgeted.time_ns += problem_.ops[op].duration_ns;
+      for (const std::int32_t op : built.executions) budgeted.time_ns -= problem_.ops[op].duration_ns;
+      budgeted.peak_bytes = built.largest_bytes;
     }
-    budgeted.peak_bytes = best.peak_bytes;
-    budgeted.least_peak_bytes = std::min(best.peak_bytes, points_.back().peak_bytes);
+    budgeted.least_peak_bytes = std::min(budgeted.peak_bytes, points_.back().peak_bytes);
     proofs_.prove(budgeted, peak_limit_bytes);
     return budgeted;
   }
@@ -114,7 +153,7 @@ class TradeOff {
 
 Budgeted fit(const Problem& problem, const BudgetLimits& limits) {
   check(problem);
-  const Proofs proofs(problem);
+  const Proofs proofs(problem, limits.copy_bytes_per_s > 0);
   const bool has_peak_limit = limits.peak_bytes != kNoLimit;
   if (has_peak_limit) {
     if (auto exact = proofs.search(limits.peak_bytes)) return *std::move(exact);
@@ -138,7 +177,7 @@ Budgeted fit(const Problem& problem, const BudgetLimits& limits) {
 
 std::vector<Budgeted> find_trade_off(const Problem& problem, int points, const BudgetLimits& limits) {
   check(problem);
-  const Proofs proofs(problem);
+  const Proofs proofs(problem, limits.copy_bytes_per_s > 0);
   const TradeOff trade_off(problem, proofs, limits);
   const std::vector<Point>& all = trade_off.points();
   const std::int64_t most_bytes = all.front().peak_bytes;
@@ -148,7 +187,10 @@ std::vector<Budgeted> find_trade_off(const Problem& problem, int points, const B
   for (int point = 0; point < points; ++point) {
     const std::int64_t limit_bytes = most_bytes - range_bytes / std::max(points - 1, 1) * point;
     while (chosen + 1 != all.end() && chosen->peak_bytes > limit_bytes) ++chosen;
-    rows.push_back(trade_off.finish(*chosen, chosen->peak_bytes));
+    Budgeted row = trade_off.finish(*chosen, chosen->peak_bytes);
+    // The order of one with copies is not improved, that of one before it may have been.
+    const bool is_worse = !row.copies.empty() && !rows.empty() && row.peak_bytes > rows.back().peak_bytes;
+    rows.push_back(is_worse ? rows.back() : std::move(row));
   }
   return rows;
 }

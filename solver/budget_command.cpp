@@ -43,24 +43,30 @@ Unplanned measure_unplanned(const Problem& problem) {
 Json to_json(const Row& row, const Problem& problem, const Unplanned& unplanned) {
   const double whole_ns = static_cast<double>(std::max<std::int64_t>(unplanned.time_ns, 1));
   const Budgeted& budgeted = row.budgeted;
+  std::int64_t copied_bytes = 0;
+  for (const Copy& copy : budgeted.copies) copied_bytes += problem.tensors[copy.tensor].size_bytes;
   return {{"budget_bytes", row.budget_bytes > 0 ? Json(row.budget_bytes) : Json(nullptr)},
           {"peak_bytes", budgeted.peak_bytes},
           {"time_ns", budgeted.time_ns},
           {"time_ratio", static_cast<double>(budgeted.time_ns) / whole_ns},
           {"bound_time_ratio", static_cast<double>(budgeted.bound_time_ns) / whole_ns},
           {"status", to_string(budgeted.status)},
-          {"repeats", budgeted.executions.size() - problem.ops.size()}};
+          {"repeats", budgeted.executions.size() - problem.ops.size()},
+          {"copied_bytes", copied_bytes}};
 }
 
 }  // namespace
 
 CLI::App* add_budget_command(CLI::App& app, BudgetArguments& arguments) {
-  CLI::App* budget = app.add_subcommand("budget", "Run ops again instead of keeping what they made, to need less");
+  CLI::App* budget =
+      app.add_subcommand("budget", "Run ops again, or copy, instead of keeping what they made, to need less");
   budget->add_option("FILE", arguments.file, "Step in the format stowage-step/1, with durations")->required();
   auto* bytes = budget->add_option("--budget", arguments.budget, "Most bytes, as 6GiB, or a share of the peak, as 0.5");
   budget->add_option("--slowdown", arguments.slowdown, "Most time, as a multiple of the step's: the least memory then")
       ->check(CLI::Range(1.0, 1e6))
       ->excludes(bytes);
+  budget->add_option("--bandwidth", arguments.bandwidth,
+                     "What can be copied to host memory in a second, and as much back, as 25GB: none without");
   budget->add_option("--points", arguments.points, "How many budgets to try where none is given")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
@@ -84,6 +90,8 @@ int run_budget(const BudgetArguments& arguments) {
   BudgetLimits limits;
   limits.deadline = deadline_after(arguments.deadline_ms);
   if (arguments.node_limit > 0) limits.node_limit = arguments.node_limit;
+
+  if (!arguments.bandwidth.empty()) limits.copy_bytes_per_s = parse_bandwidth(arguments.bandwidth);
 
   std::vector<Row> rows;
   if (!arguments.budget.empty()) {

@@ -12,6 +12,7 @@ namespace stowage::solver {
 struct BudgetArguments {
   std::string file;
   std::string budget;
+  std::string bandwidth;
   double slowdown = 0;  ///< 0: not given
   int points = 20;
   bool json = false;

@@ -25,11 +25,13 @@ double excess(const std::vector<std::int64_t>& peaks, std::int64_t limit_bytes) 
 Descent::Descent(const Problem& problem, const std::vector<std::int32_t>& order, const BudgetLimits& limits)
     : limits_(limits),
       node_limit_(std::min(limits.node_limit, kMostSchedules * std::ssize(problem.ops))),
-      recomputation_(problem, order),
+      recomputation_(problem, order, limits),
       now_{recomputation_.nothing_dropped(), 0, 0} {
-  gain_of_.assign(problem.tensors.size(), std::numeric_limits<double>::max());
-  choices_ = recomputation_.droppable();
-  choices_.insert(choices_.end(), recomputation_.keepable().begin(), recomputation_.keepable().end());
+  for (const std::int32_t tensor : recomputation_.droppable()) choices_.push_back({tensor, kDropped});
+  for (const std::int32_t tensor : recomputation_.copyable()) choices_.push_back({tensor, kCopied});
+  giving_up_ = static_cast<std::int32_t>(choices_.size());
+  for (const std::int32_t tensor : recomputation_.keepable()) choices_.push_back({tensor, kDropped});
+  gain_of_.assign(choices_.size(), std::numeric_limits<double>::max());
   measure(now_);
   peaks_ = built_.peak_bytes;
   peak_op_ = built_.executions[std::max_element(peaks_.begin(), peaks_.end()) - peaks_.begin()];
@@ -38,8 +40,8 @@ Descent::Descent(const Problem& problem, const std::vector<std::int32_t>& order,
 
 void Descent::try_relaxed(const Relaxed& relaxed) {
   Point tried{recomputation_.nothing_dropped(), 0, 0};
-  for (const std::int32_t tensor : relaxed.dropped) tried.dropped[tensor] = 1;
-  for (const std::int32_t tensor : relaxed.kept) tried.dropped[tensor] = 0;
+  for (const std::int32_t tensor : relaxed.dropped) tried.dropped[tensor] = kDropped;
+  for (const std::int32_t tensor : relaxed.kept) tried.dropped[tensor] = kKept;
   const Point before = now_;
   if (measure(tried)) {
     std::swap(now_, tried);
@@ -83,24 +85,25 @@ bool Descent::measure(Point& point) {
 bool Descent::descend(std::int64_t limit_bytes) {
   std::priority_queue<Score> queue;
   double above = excess(peaks_, limit_bytes);
-  for (const std::int32_t tensor : recomputation_.droppable()) {
-    if (now_.dropped[tensor] != 0) continue;
-    queue.push({gain_of_[tensor], tensor, -1});
+  for (std::int32_t choice = 0; choice < giving_up_; ++choice) {
+    if (now_.dropped[choices_[choice].tensor] == kKept) queue.push({gain_of_[choice], choice, -1});
   }
   Point tried;
   while (now_.peak_bytes > limit_bytes) {
     if (queue.empty() || is_over()) return false;
     const Score best = queue.top();
     queue.pop();
+    const Choice& choice = choices_[best.choice];
+    if (now_.dropped[choice.tensor] != kKept) continue;
     tried.dropped = now_.dropped;
-    tried.dropped[best.tensor] = 1;
+    tried.dropped[choice.tensor] = choice.value;
     if (best.epoch != epoch_) {
       if (!measure(tried)) continue;
       const double taken = above - excess(built_.peak_bytes, limit_bytes);
       if (taken <= 0) continue;
       const double gain = taken / static_cast<double>(std::max<std::int64_t>(tried.time_ns - now_.time_ns, 1));
-      gain_of_[best.tensor] = gain;
-      queue.push({gain, best.tensor, epoch_});
+      gain_of_[best.choice] = gain;
+      queue.push({gain, best.choice, epoch_});
       continue;
     }
     measure(tried);
@@ -119,16 +122,18 @@ void Descent::take(Point& point) {
 
 /// Keeps what has been given up without need, and tries other choices of a few.
 void Descent::improve(std::int64_t limit_bytes, std::int64_t node_limit) {
-  std::vector<std::int32_t> dropped;
-  for (const std::int32_t tensor : choices_) {
-    if (now_.dropped[tensor] != recomputation_.nothing_dropped()[tensor]) dropped.push_back(tensor);
+  std::vector<Choice> made;
+  for (const Choice& choice : choices_) {
+    const char value = now_.dropped[choice.tensor];
+    const bool is_other = value != recomputation_.nothing_dropped()[choice.tensor];
+    if (is_other && (value == kKept || value == choice.value)) made.push_back(choice);
   }
-  std::stable_sort(dropped.begin(), dropped.end(), [&](std::int32_t a, std::int32_t b) {
-    return recomputation_.making_ns(a) > recomputation_.making_ns(b);
+  std::stable_sort(made.begin(), made.end(), [&](const Choice& a, const Choice& b) {
+    return recomputation_.making_ns(a.tensor) > recomputation_.making_ns(b.tensor);
   });
-  for (const std::int32_t tensor : dropped) {
+  for (const Choice& choice : made) {
     if (is_over() || placed_ > node_limit) break;
-    try_flip(tensor, limit_bytes);
+    try_flip(choice, limit_bytes);
   }
   while (!choices_.empty() && placed_ < node_limit && !is_over()) perturb(limit_bytes);
 }
@@ -143,9 +148,14 @@ void Descent::go_to(std::int64_t limit_bytes) {
   ++epoch_;
 }
 
-bool Descent::try_flip(std::int32_t tensor, std::int64_t limit_bytes) {
+void Descent::turn(Dropped& dropped, const Choice& choice) {
+  char& value = dropped[choice.tensor];
+  value = value == choice.value ? kKept : choice.value;
+}
+
+bool Descent::try_flip(const Choice& choice, std::int64_t limit_bytes) {
   Point tried = now_;
-  tried.dropped[tensor] ^= 1;
+  turn(tried.dropped, choice);
   if (!measure(tried)) return false;
   if (tried.peak_bytes > limit_bytes || tried.time_ns > now_.time_ns) return false;
   if (tried.time_ns == now_.time_ns && tried.peak_bytes >= now_.peak_bytes) return false;
@@ -159,7 +169,7 @@ void Descent::perturb(std::int64_t limit_bytes) {
   const std::vector<std::int64_t> peaks_before = peaks_;
   Point tried = now_;
   const int flips = 1 + static_cast<int>(random_() % 3);
-  for (int flip = 0; flip < flips; ++flip) tried.dropped[choices_[random_() % choices_.size()]] ^= 1;
+  for (int flip = 0; flip < flips; ++flip) turn(tried.dropped, choices_[random_() % choices_.size()]);
   bool better = measure(tried);
   if (better) {
     take(tried);

@@ -28,7 +28,7 @@ std::vector<std::int32_t> find_makes(const Op& op) {
 
 }  // namespace
 
-Recomputation::Recomputation(const Problem& problem, const std::vector<std::int32_t>& order)
+Recomputation::Recomputation(const Problem& problem, const std::vector<std::int32_t>& order, const BudgetLimits& limits)
     : problem_(problem),
       inner_sums_(find_inner_sums(problem)),
       needs_(problem.ops.size()),
@@ -39,7 +39,10 @@ Recomputation::Recomputation(const Problem& problem, const std::vector<std::int3
       gap_(problem.tensors.size(), 0),
       nothing_dropped_(problem.tensors.size(), 0),
       is_there_(problem.tensors.size()),
-      instance_(problem.tensors.size()) {
+      instance_(problem.tensors.size()),
+      left_(problem.tensors.size()),
+      came_(problem.tensors.size()) {
+  if (limits.copy_bytes_per_s > 0) link_.emplace(problem, limits.copy_bytes_per_s);
   for (const Tensor& tensor : problem.tensors) persistent_bytes_ += tensor.persistent ? tensor.size_bytes : 0;
   std::vector<char> is_view(problem.ops.size(), 0);
   for (const Op& op : problem.ops) {
@@ -48,6 +51,14 @@ Recomputation::Recomputation(const Problem& problem, const std::vector<std::int3
       is_view[view] = made.repeatable && made.events.empty() && made.writes.empty();
     }
   }
+  std::vector<char> is_held(problem.tensors.size(), 0);  // by what is not made again when it is back
+  for (const Op& op : problem.ops) {
+    for (const std::int32_t view : op.views) {
+      if (is_view[view] != 0) continue;
+      for (const std::int32_t tensor : problem.ops[view].reads) is_held[tensor] = 1;
+    }
+  }
+  for (const std::int32_t tensor : limits.uncopyable) is_held[tensor] = 1;
   for (const std::int32_t op : order) {
     if (is_view[op] == 0) order_.push_back(op);
   }
@@ -118,9 +129,12 @@ Recomputation::Recomputation(const Problem& problem, const std::vector<std::int3
       gap_begin = uses[tensor][use].place;
     }
     const std::int32_t end = uses[tensor].back().place;
-    if (makeable && gap_[tensor] > 1 && each.size_bytes > 0) {
+    const bool is_worth_it = gap_[tensor] > 1 && each.size_bytes > 0;
+    const bool is_copyable = link_ && is_worth_it && !each.external && is_held[tensor] == 0;
+    if (is_copyable) copyable_.push_back(tensor);
+    if (is_worth_it && (makeable || is_copyable)) ends_[gap_begin].push_back(tensor);
+    if (makeable && is_worth_it) {
       droppable_.push_back(tensor);
-      ends_[gap_begin].push_back(tensor);
     } else if (makeable && end >= last_write) {
       keepable_.push_back(tensor);
       nothing_dropped_[tensor] = 1;
@@ -134,6 +148,9 @@ void Recomputation::execute(std::int32_t op, Recomputed& built) {
   built.executions.push_back(op);
   built.time_ns += problem_.ops[op].duration_ns;
   for (const std::int32_t tensor : needs_[op]) {
+    if (came_[tensor] >= 0 && last_use_[came_[tensor]] < 0) {
+      built.copies.push_back({.tensor = tensor, .offload_after = last_use_[left_[tensor]], .arrive_before = execution});
+    }
     last_use_[instance_[tensor]] = execution;
     used_.push_back(instance_[tensor]);
   }
@@ -142,11 +159,23 @@ void Recomputation::execute(std::int32_t op, Recomputed& built) {
     tensor_of_.push_back(tensor);
     last_use_.push_back(execution);
     is_there_[tensor] = 1;
+    came_[tensor] = -1;
   }
   used_end_.push_back(used_.size());
 }
 
+void Recomputation::come_back(std::int32_t tensor) {
+  instance_[tensor] = came_[tensor] = static_cast<std::int32_t>(tensor_of_.size());
+  tensor_of_.push_back(tensor);
+  last_use_.push_back(-1);
+  is_there_[tensor] = 1;
+}
+
 bool Recomputation::demand(std::int32_t tensor, std::int32_t place, Recomputed& built) {
+  if (left_[tensor] >= 0) {
+    come_back(tensor);
+    return true;
+  }
   if (place >= makeable_until_[tensor]) {
     built.conflict = tensor;
     return false;
@@ -163,8 +192,11 @@ bool Recomputation::demand(std::int32_t tensor, std::int32_t place, Recomputed& 
 void Recomputation::build(const Dropped& dropped, Recomputed& built) {
   built.executions.clear();
   built.time_ns = 0;
+  built.copies.clear();
   built.conflict = -1;
   std::fill(is_there_.begin(), is_there_.end(), 0);
+  std::fill(left_.begin(), left_.end(), -1);
+  std::fill(came_.begin(), came_.end(), -1);
   tensor_of_.clear();
   last_use_.clear();
   used_.clear();
@@ -176,10 +208,18 @@ void Recomputation::build(const Dropped& dropped, Recomputed& built) {
     }
     execute(op, built);
     for (const std::int32_t tensor : ends_[place]) {
-      if (dropped[tensor] != 0) is_there_[tensor] = 0;
+      if (dropped[tensor] != kKept) is_there_[tensor] = 0;
+      if (dropped[tensor] == kCopied) left_[tensor] = instance_[tensor];
     }
   }
-  measure(built);
+  if (!built.copies.empty()) schedule_copies(built);
+  if (built.conflict < 0) measure(built);
+}
+
+void Recomputation::schedule_copies(Recomputed& built) {
+  const std::int32_t late = link_->schedule(built.executions, built.copies, built.time_ns);
+  if (late >= 0) built.conflict = built.copies[late].tensor;
+  for (const Copy& copy : built.copies) last_use_[left_[copy.tensor]] = copy.offloaded_after;
 }
 
 void Recomputation::measure(Recomputed& built) {
@@ -187,7 +227,7 @@ void Recomputation::measure(Recomputed& built) {
   dying_next_.assign(tensor_of_.size(), -1);
   for (std::int32_t instance = 0; instance < std::ssize(tensor_of_); ++instance) {
     const Tensor& tensor = problem_.tensors[tensor_of_[instance]];
-    if (tensor.output) continue;
+    if (tensor.output || last_use_[instance] < 0) continue;
     dying_next_[instance] = dying_first_[last_use_[instance]];
     dying_first_[last_use_[instance]] = instance;
   }
@@ -195,7 +235,11 @@ void Recomputation::measure(Recomputed& built) {
   std::int64_t live_bytes = persistent_bytes_;
   built.largest_bytes = live_bytes;
   std::size_t used = 0;
+  auto fetched = built.copies.begin();
   for (std::int32_t execution = 0; execution < std::ssize(built.executions); ++execution) {
+    for (; fetched != built.copies.end() && fetched->fetch_before == execution; ++fetched) {
+      live_bytes += problem_.tensors[fetched->tensor].size_bytes;
+    }
     const Op& op = problem_.ops[built.executions[execution]];
     const InnerSums& sums = inner_sums_[built.executions[execution]];
     bool reuses = false;

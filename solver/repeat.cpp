@@ -2,7 +2,10 @@
 #include "solver/repeat.h"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -23,6 +26,32 @@ struct Version {
   std::int32_t writes = 0;
 };
 
+/// The points of a copy, in the order in which those at one place come.
+enum class Stage : std::uint8_t { kOffloaded, kOffload, kFetch, kArrive };
+
+constexpr std::array<std::string_view, 4> kStageNames = {"offloaded", "offload", "fetch", "arrive"};
+
+struct CopyPoint {
+  std::int32_t before = 0;  ///< an execution
+  Stage stage = Stage::kOffload;
+  std::int32_t copy = 0;
+};
+
+std::vector<CopyPoint> sort_points(const std::vector<Copy>& copies) {
+  std::vector<CopyPoint> points;
+  for (std::int32_t id = 0; id < std::ssize(copies); ++id) {
+    const Copy& copy = copies[id];
+    points.push_back({copy.offloaded_after + 1, Stage::kOffloaded, id});
+    points.push_back({copy.offload_after + 1, Stage::kOffload, id});
+    points.push_back({copy.fetch_before, Stage::kFetch, id});
+    points.push_back({copy.arrive_before, Stage::kArrive, id});
+  }
+  std::stable_sort(points.begin(), points.end(), [](const CopyPoint& left, const CopyPoint& right) {
+    return std::tie(left.before, left.stage) < std::tie(right.before, right.stage);
+  });
+  return points;
+}
+
 class Repeater {
  public:
   explicit Repeater(const Problem& problem)
@@ -33,7 +62,8 @@ class Repeater {
         held_(problem.ops.size()),
         is_view_(problem.ops.size(), false),
         instance_(problem.tensors.size(), kNotYet),
-        writes_(problem.tensors.size(), 0) {
+        writes_(problem.tensors.size(), 0),
+        leaving_(problem.tensors.size(), kNotYet) {
     result_.problem.name = problem.name;
     for (std::int32_t tensor = 0; tensor < std::ssize(problem.tensors); ++tensor) {
       if (problem.tensors[tensor].persistent) instance_[tensor] = add_tensor(tensor);
@@ -47,8 +77,15 @@ class Repeater {
     find_versions();
   }
 
-  Repeated run(const std::vector<std::int32_t>& executions) {
-    for (const std::int32_t op : executions) {
+  Repeated run(const std::vector<std::int32_t>& executions, const std::vector<Copy>& copies) {
+    check_copies(executions, copies);
+    result_.copies = copies;
+    sources_.resize(copies.size());
+    const std::vector<CopyPoint> points = sort_points(copies);
+    auto point = points.begin();
+    for (std::int32_t execution = 0; execution < std::ssize(executions); ++execution) {
+      for (; point != points.end() && point->before == execution; ++point) pass(*point);
+      const std::int32_t op = executions[execution];
       if (op < 0 || op >= std::ssize(problem_.ops)) {
         throw std::invalid_argument(fmt::format("cannot repeat ops: there is no op {}", op));
       }
@@ -58,12 +95,72 @@ class Repeater {
       if (first_[op] == kNotYet && is_view_[op]) execute(op);
       if (first_[op] == kNotYet) refuse(op, "it is not there");
     }
+    if (!copies.empty()) keep_order();
     return std::move(result_);
   }
 
  private:
   [[noreturn]] void refuse(std::int32_t op, std::string_view why) const {
     throw std::invalid_argument(fmt::format("cannot repeat ops: op {} {}: {}", op, quote(problem_.ops[op].name), why));
+  }
+
+  void check_copies(const std::vector<std::int32_t>& executions, const std::vector<Copy>& copies) const {
+    for (const Copy& copy : copies) {
+      const bool is_tensor = copy.tensor >= 0 && copy.tensor < std::ssize(problem_.tensors);
+      const bool is_in_order = 0 <= copy.offload_after && copy.offload_after < copy.offloaded_after &&
+                               copy.offloaded_after < copy.fetch_before && copy.fetch_before <= copy.arrive_before &&
+                               copy.arrive_before < std::ssize(executions);
+      if (!is_tensor || !is_in_order || problem_.tensors[copy.tensor].persistent) {
+        throw std::invalid_argument(fmt::format("cannot repeat ops: there is no such copy of tensor {}", copy.tensor));
+      }
+    }
+  }
+
+  [[noreturn]] void refuse_copy(std::int32_t tensor, std::string_view why) const {
+    throw std::invalid_argument(
+        fmt::format("cannot copy tensor {} {}: {}", tensor, quote(problem_.tensors[tensor].name), why));
+  }
+
+  void pass(const CopyPoint& point) {
+    Copy& copy = result_.copies[point.copy];
+    Version& source = sources_[point.copy];  // as a tensor of the result
+    Op op;
+    op.name = fmt::format("{}.{}", problem_.tensors[copy.tensor].name, kStageNames[static_cast<int>(point.stage)]);
+    op.kind = fmt::format("stowage::{}", kStageNames[static_cast<int>(point.stage)]);
+    switch (point.stage) {
+      case Stage::kOffload:
+        if (instance_[copy.tensor] == kNotYet) refuse_copy(copy.tensor, "it has not been made");
+        source = {instance_[copy.tensor], writes_[copy.tensor]};
+        leaving_[copy.tensor] = source.tensor;
+        copy.offload_after = executed_ - 1;
+        op.reads = {source.tensor};
+        break;
+      case Stage::kOffloaded:
+        leaving_[copy.tensor] = kNotYet;
+        copy.offloaded_after = executed_ - 1;
+        op.reads = {source.tensor};
+        break;
+      case Stage::kFetch:
+        source.tensor = add_tensor(copy.tensor);
+        copy.fetch_before = executed_;
+        op.events = {{Event::Kind::kAllocate, source.tensor}};
+        break;
+      case Stage::kArrive:
+        instance_[copy.tensor] = source.tensor;
+        writes_[copy.tensor] = source.writes;
+        copy.arrive_before = executed_;
+        op.reads = op.writes = {source.tensor};
+        break;
+    }
+    result_.op_of.push_back(kCopyPoint);
+    result_.problem.ops.push_back(std::move(op));
+  }
+
+  void keep_order() {
+    std::vector<Op>& ops = result_.problem.ops;
+    for (std::int32_t op = 1; op < std::ssize(ops); ++op) {
+      if (!contains(ops[op].after, op - 1)) ops[op].after.push_back(op - 1);
+    }
   }
 
   std::int32_t add_tensor(std::int32_t tensor) {
@@ -151,6 +248,7 @@ class Repeater {
     }
     for (const std::int32_t tensor : op.writes) {
       if (is_left_out(tensor)) continue;
+      if (instance_[tensor] == leaving_[tensor]) refuse_copy(tensor, fmt::format("op {} writes it meanwhile", op_id));
       execution.writes.push_back(instance_[tensor]);
       const bool allocates = std::any_of(op.events.begin(), op.events.end(), [&](const Event& event) {
         return event.tensor == tensor && event.kind == Event::Kind::kAllocate;
@@ -164,6 +262,7 @@ class Repeater {
     }
     latest_[op_id] = static_cast<std::int32_t>(result_.op_of.size());
     if (!again) first_[op_id] = latest_[op_id];
+    ++executed_;
     result_.op_of.push_back(op_id);
     result_.problem.ops.push_back(std::move(execution));
   }
@@ -177,12 +276,19 @@ class Repeater {
   std::vector<bool> is_view_;                    ///< by op: runs whenever its views are needed
   std::vector<std::int32_t> instance_;           ///< by tensor: the latest that was made
   std::vector<std::int32_t> writes_;             ///< by tensor: of the latest
+  std::vector<std::int32_t> leaving_;            ///< by tensor: what is being copied out, as a tensor of the result
+  std::vector<Version> sources_;                 ///< by copy: what it is of, then what came back
+  std::int32_t executed_ = 0;
 };
 
 }  // namespace
 
 Repeated repeat(const Problem& problem, const std::vector<std::int32_t>& executions) {
-  return Repeater(problem).run(executions);
+  return Repeater(problem).run(executions, {});
+}
+
+Repeated repeat(const Problem& problem, const std::vector<std::int32_t>& executions, const std::vector<Copy>& copies) {
+  return Repeater(problem).run(executions, copies);
 }
 
 }  // namespace stowage::solver

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <charconv>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -26,7 +27,10 @@ std::string bytes_text(std::int64_t bytes) {
   return fmt::format("{} B ({:.2f} MiB)", bytes, count / (kKib * kKib));
 }
 
-std::int64_t parse_budget(std::string_view text, std::int64_t whole_bytes) {
+namespace {
+
+/// The bytes meant by a text; nothing where it means none.
+std::optional<std::int64_t> parse_bytes(std::string_view text, std::int64_t whole_bytes) {
   constexpr std::array<std::pair<std::string_view, double>, 9> kUnits = {{{"B", 1.0},
                                                                           {"KiB", 1024.0},
                                                                           {"MiB", 1048576.0},
@@ -47,11 +51,25 @@ std::int64_t parse_budget(std::string_view text, std::int64_t whole_bytes) {
     if (unit == name) factor = size;
   }
   if (error != std::errc() || !(number > 0) || factor == 0 || !(number * factor < kMost)) {
-    throw std::invalid_argument(fmt::format(
-        "cannot read budget {}: it takes bytes, such as '6GiB', or a share of the unplanned peak, such as '0.5'",
-        quote(text)));
+    return std::nullopt;
   }
   return static_cast<std::int64_t>(number * factor);
+}
+
+}  // namespace
+
+std::int64_t parse_budget(std::string_view text, std::int64_t whole_bytes) {
+  if (const auto bytes = parse_bytes(text, whole_bytes)) return *bytes;
+  throw std::invalid_argument(fmt::format(
+      "cannot read budget {}: it takes bytes, such as '6GiB', or a share of the unplanned peak, such as '0.5'",
+      quote(text)));
+}
+
+std::int64_t parse_bandwidth(std::string_view text) {
+  const auto bytes_per_s = parse_bytes(text, 0);
+  if (bytes_per_s && *bytes_per_s > 0) return *bytes_per_s;
+  throw std::invalid_argument(
+      fmt::format("cannot read bandwidth {}: it takes the bytes in a second, such as '25GB'", quote(text)));
 }
 
 }  // namespace stowage::solver

@@ -18,4 +18,7 @@ std::string bytes_text(std::int64_t bytes);
 /// number up to 1 without a unit. Throws `std::invalid_argument` for any other text, and for what is not above 0.
 std::int64_t parse_budget(std::string_view text, std::int64_t whole_bytes);
 
+/// The bytes in a second that a user means by "25GB". Throws `std::invalid_argument` for any other text.
+std::int64_t parse_bandwidth(std::string_view text);
+
 }  // namespace stowage::solver

@@ -175,6 +175,34 @@ TEST_F(Cli, LayoutSaysThatItFoundNothing) {
   EXPECT_EQ(Json::parse(result.output)["status"], "timed_out");
 }
 
+TEST_F(Cli, BudgetsMayCopyToHostMemory) {
+  // "a" makes 40 bytes for "b" and "last"; in between, 60 others live.
+  const std::string file = write("step.json", R"({"format": "stowage-step/1", "name": "step", "tensors": [
+      {"id": 0, "size_bytes": 40, "persistent": false, "output": false},
+      {"id": 1, "size_bytes": 1, "persistent": false, "output": false},
+      {"id": 2, "size_bytes": 1, "persistent": false, "output": false},
+      {"id": 3, "size_bytes": 60, "persistent": false, "output": false},
+      {"id": 4, "size_bytes": 1, "persistent": false, "output": false},
+      {"id": 5, "size_bytes": 1, "persistent": false, "output": false},
+      {"id": 6, "size_bytes": 1, "persistent": false, "output": true}], "ops": [
+      {"id": 0, "name": "a", "kind": "", "duration_ns": 50, "reads": [], "writes": [], "allocates": [0]},
+      {"id": 1, "name": "b", "kind": "", "duration_ns": 50, "reads": [0], "writes": [], "allocates": [1]},
+      {"id": 2, "name": "c", "kind": "", "duration_ns": 50, "reads": [1], "writes": [], "allocates": [2]},
+      {"id": 3, "name": "d", "kind": "", "duration_ns": 50, "reads": [2], "writes": [], "allocates": [3]},
+      {"id": 4, "name": "e", "kind": "", "duration_ns": 50, "reads": [3], "writes": [], "allocates": [4]},
+      {"id": 5, "name": "f", "kind": "", "duration_ns": 50, "reads": [4], "writes": [], "allocates": [5]},
+      {"id": 6, "name": "last", "kind": "", "duration_ns": 50, "reads": [0, 5], "writes": [], "allocates": [6]}]})");
+  const Result without = run(fmt::format("budget '{}' --budget 61 --json", file));
+  EXPECT_EQ(without.exit_code, 1);
+  EXPECT_EQ(Json::parse(without.output)["rows"][0]["copied_bytes"], 0);
+  const Result result = run(fmt::format("budget '{}' --budget 61 --bandwidth 1GB --json", file));
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(Json::parse(result.output)["rows"], Json::parse(R"([{"budget_bytes": 61, "peak_bytes": 61, "time_ns": 350,
+      "time_ratio": 1.0, "bound_time_ratio": 1.0, "status": "optimal", "repeats": 0, "copied_bytes": 40}])"));
+  EXPECT_EQ(run(fmt::format("budget '{}' --bandwidth fast", file)).errors,
+            "stowage-solve: cannot read bandwidth 'fast': it takes the bytes in a second, such as '25GB'\n");
+}
+
 TEST_F(Cli, RefusesBadInput) {
   const std::string csv = write("b.csv", "id,lower,upper,size\na,0,2,ten\n");
   const Result layout = run(fmt::format("layout '{}'", csv));
