@@ -72,6 +72,8 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t size_b
                             cudaStream_t stream) {
   if (size_bytes == 0) return cudaSuccess;
   fill_host(target, source, size_bytes);
+  check_copy(stream, target);
+  check_copy(stream, source);
   return submit(stream, copy_work(target, source, size_bytes));
 }
 

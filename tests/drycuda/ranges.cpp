@@ -23,6 +23,7 @@ struct Use {
 struct LiveRange {
   std::uint64_t size_bytes;
   std::vector<Stream*> streams;  // the first is the one that it was given out to
+  std::vector<Use> copies = {};
 };
 
 struct EndedRange {
@@ -76,6 +77,28 @@ void check_begin(std::uint64_t begin, std::uint64_t size_bytes, const Stream& st
 
 }  // namespace
 
+void check_copy(cudaStream_t handle, const void* address) {
+  const auto at = reinterpret_cast<std::uint64_t>(address);
+  const std::lock_guard lock(timeline_mutex());
+  Stream* const stream = find_stream(handle);
+  const auto next = ranges().live.upper_bound(at);
+  if (!stream || stream->capture || next == ranges().live.begin()) return;
+  auto& [begin, live] = *std::prev(next);
+  if (begin + live.size_bytes <= at) return;
+  forget_finished();
+  for (const EndedRange& ended : ranges().ended) {
+    if (ended.begin >= begin + live.size_bytes || ended.begin + ended.size_bytes <= begin) continue;
+    for (const Use& use : ended.uses) {
+      if (starts_after(*stream, *use.stream, use.position)) continue;
+      report_violation(fmt::format("stream {} copies {} while stream {} still uses {}", stream->number,
+                                   range_text(begin, live.size_bytes), use.stream->number,
+                                   range_text(ended.begin, ended.size_bytes)));
+    }
+  }
+  std::erase_if(live.copies, [](const Use& use) { return has_finished(*use.stream, use.position); });
+  live.copies.push_back({stream, stream->submitted + 1});
+}
+
 extern "C" {
 
 void drycuda_range_begin(void* address, std::uint64_t size_bytes, void* handle) {
@@ -116,6 +139,9 @@ void drycuda_range_end(void* address) {
   EndedRange ended{.begin = begin, .size_bytes = found->second.size_bytes, .uses = {}};
   for (Stream* stream : found->second.streams) {
     if (!has_finished(*stream, stream->submitted)) ended.uses.push_back({stream, stream->submitted});
+  }
+  for (const Use& copy : found->second.copies) {
+    if (!has_finished(*copy.stream, copy.position)) ended.uses.push_back(copy);
   }
   ranges().live.erase(found);
   if (!ended.uses.empty()) ranges().ended.push_back(std::move(ended));

@@ -43,6 +43,45 @@ TEST(Ranges, AreKeptWhileAnotherStreamUsesThem) {
             "range [0x1080, 0x1090) given out for stream 7 of device 0 while stream 13 still uses [0x1000, 0x1100)\n");
 }
 
+TEST(Ranges, AreKeptWhileACopyOfThemIsUnderWay) {
+  const cudaStream_t user = new_stream();
+  char host[0x100];
+  void* const there = allocate(0x100);
+  drycuda_hold_stream(user);
+  drycuda_range_begin(there, 0x100, nullptr);
+  ASSERT_EQ(cudaMemcpyAsync(host, there, 0x100, cudaMemcpyDeviceToHost, user), cudaSuccess);
+  cudaEvent_t copied = nullptr;
+  ASSERT_EQ(cudaEventCreate(&copied), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(copied, user), cudaSuccess);
+  work_on(user);  // later work does not matter
+  drycuda_range_end(there);
+  drycuda_range_begin(there, 0x100, nullptr);
+  EXPECT_EQ(drycuda_violations(), 1);
+  drycuda_range_end(there);
+  ASSERT_EQ(cudaStreamWaitEvent(nullptr, copied, 0), cudaSuccess);
+  drycuda_range_begin(there, 0x100, nullptr);
+  EXPECT_EQ(drycuda_violations(), 1);
+}
+
+TEST(Ranges, AreNotCopiedWhileTheirMemoryIsInUse) {
+  const cudaStream_t user = new_stream();
+  char host[0x100] = {};
+  void* const there = allocate(0x100);
+  drycuda_hold_stream(nullptr);
+  drycuda_range_begin(there, 0x100, nullptr);
+  work_on(nullptr);
+  cudaEvent_t worked = nullptr;
+  ASSERT_EQ(cudaEventCreate(&worked), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(worked, nullptr), cudaSuccess);
+  drycuda_range_end(there);
+  drycuda_range_begin(there, 0x100, nullptr);
+  ASSERT_EQ(cudaMemcpyAsync(there, host, 0x100, cudaMemcpyHostToDevice, user), cudaSuccess);
+  EXPECT_EQ(drycuda_violations(), 1);
+  ASSERT_EQ(cudaStreamWaitEvent(user, worked, 0), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(there, host, 0x100, cudaMemcpyHostToDevice, user), cudaSuccess);
+  EXPECT_EQ(drycuda_violations(), 1);
+}
+
 TEST(Ranges, AreFreeOnceTheOtherStreamHasFinished) {
   const cudaStream_t user = new_stream();
   drycuda_hold_stream(user);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "tests/drycuda/control.h"
 #include "tests/drycuda/device.h"
@@ -56,10 +57,21 @@ Activity start(Stream& stream, const Work& work, std::uint32_t correlation) {
 
 // Whether `stream` gets to `at` only after `other` has got to `position`, by the waits between streams.
 bool follows(const Stream& stream, Position at, const Stream& other, Position position) {
-  return std::any_of(stream.waits.begin(), stream.waits.end(), [&](const Stream::Wait& wait) {
-    if (wait.at > at) return false;
-    return (wait.other == &other && wait.until >= position) || follows(*wait.other, wait.until, other, position);
-  });
+  std::map<const Stream*, Position> reached{{&stream, at}};  // how far streams must have got by then
+  std::vector<const Stream*> open{&stream};
+  while (!open.empty()) {
+    const Stream& next = *open.back();
+    open.pop_back();
+    for (const Stream::Wait& wait : next.waits) {
+      if (wait.at > reached[&next]) continue;
+      if (wait.other == &other && wait.until >= position) return true;
+      const auto [known, is_new] = reached.try_emplace(wait.other, wait.until);
+      if (!is_new && known->second >= wait.until) continue;
+      known->second = std::max(known->second, wait.until);
+      open.push_back(wait.other);
+    }
+  }
+  return false;
 }
 
 void hold(Stream& stream) {

@@ -81,6 +81,9 @@ bool starts_after(const Stream& stream, Stream& other, Position position);
 
 /// Gives work to a stream: does it, or adds it to the graph that the stream captures.
 cudaError_t submit(cudaStream_t handle, const Work& work);
+/// Checks a copy from or to memory in a live range that the stream is about to be given: what others did in that
+/// memory before the range was given out must be done by then, and its own work counts as the range's until it is.
+void check_copy(cudaStream_t handle, const void* address);
 /// Gives a stream all of a graph's work, as one call.
 cudaError_t submit_graph(cudaStream_t handle, const std::vector<Work>& nodes);
 /// Reports memory that came or went, which takes no device time.
