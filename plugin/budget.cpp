@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "plugin/note.h"
+#include "plugin/offload.h"
 #include "plugin/options.h"
 
 namespace stowage {
@@ -51,6 +52,12 @@ std::optional<Budget> parse_budget(std::string_view text) {
   return budget;
 }
 
+std::optional<std::int64_t> parse_bandwidth(std::string_view text) {
+  const auto number = to_number(text);
+  if (!number || *number < 1 || *number > kMostBytes) return std::nullopt;
+  return static_cast<std::int64_t>(*number);
+}
+
 std::optional<double> parse_slowdown(std::string_view text) {
   const auto number = to_number(text);
   return number && *number >= 1 ? number : std::nullopt;
@@ -79,7 +86,15 @@ std::string budget_text() {
   if (budget.limit_bytes) text = fmt::format("budget {} B", *budget.limit_bytes);
   if (budget.share) text = fmt::format("budget {}", *budget.share);
   if (budget.slowdown) text += fmt::format("{}slowdown {}", text.empty() ? "" : ", ", *budget.slowdown);
+  if (!text.empty() && !options().offload) text += ", no offload";
+  if (!text.empty() && !options().offload_bandwidth.empty()) text += ", offload " + options().offload_bandwidth;
   return text;
+}
+
+std::int64_t offload_bytes_per_s(c10::Device device) {
+  if (!options().offload) return 0;
+  const auto given = parse_bandwidth(options().offload_bandwidth);
+  return given ? *given : link_bytes_per_s(device);
 }
 
 bool stops_over_budget() { return options().over_budget == "stop"; }
@@ -92,6 +107,11 @@ std::string budget_fault(const std::string& text) {
 std::string slowdown_fault(const std::string& text) {
   if (text.empty() || parse_slowdown(text)) return {};
   return "it takes how many times as long as unplanned a step may take, from 1, such as '1.05'";
+}
+
+std::string offload_bandwidth_fault(const std::string& text) {
+  if (text.empty() || parse_bandwidth(text)) return {};
+  return "it takes the bytes in a second, such as '25000000000'";
 }
 
 std::string over_budget_fault(const std::string& text) {
@@ -139,8 +159,21 @@ std::string over_budget_text(const profiler::Run& run, const profiler::PlanRecor
 
 std::int64_t repeated_ops(const profiler::Run& run) {
   std::int32_t last = -1;
-  for (const profiler::OpRecord& op : run.ops) last = std::max(last, op.program_op);
-  return last < 0 ? 0 : static_cast<std::int64_t>(run.ops.size()) - (last + 1);
+  std::int64_t executions = 0;
+  for (const profiler::OpRecord& op : run.ops) {
+    last = std::max(last, op.program_op);
+    executions += op.program_op == profiler::kNone ? 0 : 1;
+  }
+  return executions - (last + 1);
+}
+
+std::int64_t copied_bytes(const profiler::Run& run) {
+  std::int64_t bytes = 0;
+  for (const profiler::AllocationRecord& allocation : run.allocations) {
+    const bool is_fetch = run.ops[static_cast<std::size_t>(allocation.op)].kind == "stowage::fetch";
+    bytes += is_fetch ? allocation.requested_bytes : 0;
+  }
+  return bytes;
 }
 
 void note_unbudgeted() {

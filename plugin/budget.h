@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "plugin/torch_headers.h"
 #include "profiler/record.h"
 
 namespace stowage {
@@ -24,6 +25,10 @@ Budget budget_in_force();
 /// The same as part of a plan's key, such as "budget 0.5, slowdown 1.05"; empty: none.
 std::string budget_text();
 
+/// What a budgeted step may take for granted of the device's link to host memory: as the options say, or as measured on
+/// CUDA; 0: it copies nothing.
+std::int64_t offload_bytes_per_s(c10::Device device);
+
 /// Whether a step that cannot be kept within its budget is to raise an error.
 bool stops_over_budget();
 
@@ -31,6 +36,7 @@ bool stops_over_budget();
 std::string budget_fault(const std::string& text);
 std::string slowdown_fault(const std::string& text);
 std::string over_budget_fault(const std::string& text);
+std::string offload_bandwidth_fault(const std::string& text);
 
 /// The limits of a step with this peak and these op times, in program order, and as yet no more than these.
 profiler::BudgetRecord to_record(const Budget& budget, std::int64_t unplanned_peak_bytes, std::int64_t unplanned_ns);
@@ -46,6 +52,9 @@ std::string over_budget_text(const profiler::Run& run, const profiler::PlanRecor
 
 /// Ops that the run ran again.
 std::int64_t repeated_ops(const profiler::Run& run);
+
+/// What a step of the run copies to host memory, and as much back.
+std::int64_t copied_bytes(const profiler::Run& run);
 
 /// Tells the user, once, that loops and scripted modules have no budget.
 void note_unbudgeted();

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "plugin/offload.h"
 #include "plugin/rewrite.h"
 
 namespace stowage {
@@ -51,7 +52,7 @@ bool is_partly_unwritten(const Node& node, std::size_t output) {
 }
 
 /// Puts a check after each op. `nodes[op]` is op `op` in `copy`, which has the ops of `facts` in any order; it is an
-/// execution of the program's op `program_op[op]`. With `watch` inputs live longer than they need to.
+/// execution of the program's op `program_op[op]`, or of none. With `watch` inputs live longer than they need to.
 void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& facts, const GraphFacts& program,
                 const std::vector<std::int32_t>& program_op, bool watch) {
   std::unordered_map<const Value*, Value*> copied;
@@ -65,6 +66,7 @@ void add_checks(Graph& copy, const std::vector<Node*>& nodes, const GraphFacts& 
     }
   }
   for (std::size_t op = 0; op < nodes.size(); ++op) {
+    if (program_op[op] == profiler::kNone) continue;
     std::vector<Value*> values;
     std::vector<std::int64_t> positions;
     const std::vector<Checked> expected = checked_values(program.ops[index(program_op[op])]);
@@ -166,7 +168,8 @@ std::shared_ptr<Graph> checked_plan(const GraphFacts& program, const GraphFacts&
   std::vector<std::int32_t> program_op;
   for (std::size_t op = 0; op < run.ops.size(); ++op) {
     const std::int32_t of = run.ops[op].program_op;
-    program_op.push_back(of == profiler::kNone ? static_cast<std::int32_t>(op) : of);
+    const bool is_programs = of == profiler::kNone && !is_copy_point(*facts.ops[op].node);
+    program_op.push_back(is_programs ? static_cast<std::int32_t>(op) : of);
   }
   add_checks(*copy, nodes, facts, program, program_op, /*watch=*/false);
   return copy;

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "plugin/offload.h"
 #include "plugin/repeatable.h"
 
 namespace stowage {
@@ -241,7 +242,7 @@ class FactReader {
       facts_.effect = true;
       return;
     }
-    if (changes_what_no_storage_shows(node)) {
+    if (changes_what_no_storage_shows(node) || is_copy_point(node)) {
       facts_.barrier = true;
       return;
     }

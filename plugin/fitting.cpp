@@ -48,12 +48,14 @@ std::shared_ptr<const GraphFacts> facts_of(const std::shared_ptr<const GraphFact
   return std::make_shared<const GraphFacts>(read_facts(repeated_graph(*program, executions)));
 }
 
-Fitting::Fitting(const Budget& budget, Candidate program)
+Fitting::Fitting(const Budget& budget, Candidate program, std::int64_t link_bytes_per_s)
     : problem_(to_problem(program.made.run)),
       program_(program.facts),
       budget_(to_record(budget, program.made.plan.program_peak_bytes, duration_ns(problem_))),
       best_(std::move(program)),
-      peak_limit_bytes_(budget_.limit_bytes) {
+      peak_limit_bytes_(budget_.limit_bytes),
+      copyable_(copyable_values(*program_, best_.made.run)),
+      link_bytes_per_s_(link_bytes_per_s) {
   budget_.predicted_ns = budget_.bound_ns = budget_.unplanned_ns;
   budget_.status = solver::to_string(solver::Status::kOptimal);
   best_.made.plan.budget = budget_;
@@ -62,6 +64,23 @@ Fitting::Fitting(const Budget& budget, Candidate program)
 bool Fitting::needs_less() const {
   if (budget_.limit_bytes == 0) return proposals_ == 0;
   return needed_bytes(best_.made.run, best_.made.plan) > budget_.limit_bytes;
+}
+
+std::vector<Execution> Fitting::executions_of(const solver::Budgeted& fitted) const {
+  const solver::Repeated repeated = solver::repeat(problem_, fitted.executions, fitted.copies);
+  std::vector<Execution> executions;
+  for (std::size_t op = 0; op < repeated.op_of.size(); ++op) {
+    if (repeated.op_of[op] != solver::kCopyPoint) {
+      executions.push_back({.op = repeated.op_of[op]});
+      continue;
+    }
+    const solver::Op& point = repeated.problem.ops[op];
+    const std::int32_t copied = point.reads.empty() ? point.events.front().tensor : point.reads.front();
+    const std::int32_t tensor = repeated.tensor_of[static_cast<std::size_t>(copied)];
+    const OpOutput& value = copyable_[static_cast<std::size_t>(tensor)].value();
+    executions.push_back({.op = value.op, .point = point.kind, .output = value.output});
+  }
+  return executions;
 }
 
 bool Fitting::propose() {
@@ -76,6 +95,10 @@ bool Fitting::propose() {
   if (budget_.limit_bytes > 0) limits.peak_bytes = std::max<std::int64_t>(peak_limit_bytes_, 1);
   if (budget_.limit_ns > 0) limits.time_ns = budget_.limit_ns;
   limits.deadline = solver::deadline_after(options().deadline_ms);
+  limits.copy_bytes_per_s = link_bytes_per_s_;
+  for (std::int32_t tensor = 0; tensor < std::ssize(copyable_); ++tensor) {
+    if (!copyable_[static_cast<std::size_t>(tensor)]) limits.uncopyable.push_back(tensor);
+  }
   const solver::Budgeted fitted = fit_both(problem_, limits);
   budget_.predicted_ns = fitted.time_ns;
   if (proposals_++ == 0) {
@@ -88,16 +111,18 @@ bool Fitting::propose() {
   kept.bound_peak_bytes = budget_.bound_peak_bytes;
   kept.status = budget_.status;
 
-  std::vector<std::int32_t> executions = solver::repeat(problem_, fitted.executions).op_of;
+  std::vector<Execution> executions = executions_of(fitted);
   if (executions.size() == problem_.ops.size() || executions == executions_) return false;
   executions_ = std::move(executions);
-  facts_ = std::make_shared<const GraphFacts>(read_facts(repeated_graph(*program_, executions_)));
+  facts_ = std::make_shared<const GraphFacts>(read_facts(repeated_graph_with_copies(*program_, executions_)));
   profiler_ = std::make_unique<Profiler>(*facts_);
   return true;
 }
 
 void Fitting::label(profiler::Run& run) const {
-  for (std::size_t op = 0; op < run.ops.size(); ++op) run.ops[op].program_op = executions_[op];
+  for (std::size_t op = 0; op < run.ops.size(); ++op) {
+    if (executions_[op].point.empty()) run.ops[op].program_op = executions_[op].op;
+  }
   run.graph_text = facts_->graph->toString(/*print_source_locations=*/false);
 }
 

@@ -3,12 +3,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "plugin/budget.h"
+#include "plugin/copyable.h"
 #include "plugin/dependencies.h"
 #include "plugin/profile.h"
+#include "plugin/repeat.h"
 #include "profiler/store.h"
+#include "solver/budget.h"
 #include "solver/problem.h"
 
 namespace stowage {
@@ -28,8 +32,9 @@ std::shared_ptr<const GraphFacts> facts_of(const std::shared_ptr<const GraphFact
 /// is measured in runs of its own.
 class Fitting {
  public:
-  /// `program` is the plan of the program's run as it is.
-  Fitting(const Budget& budget, Candidate program);
+  /// `program` is the plan of the program's run as it is. `link_bytes_per_s` is what can be copied to host memory, and
+  /// back; 0: nothing.
+  Fitting(const Budget& budget, Candidate program, std::int64_t link_bytes_per_s);
 
   /// Looks for a graph that takes less than the best so far. False: there is no need to, or none was found.
   bool propose();
@@ -45,14 +50,17 @@ class Fitting {
 
  private:
   bool needs_less() const;
+  std::vector<Execution> executions_of(const solver::Budgeted& fitted) const;
 
   const solver::Problem problem_;  ///< that the program's run poses
   const std::shared_ptr<const GraphFacts> program_;
   profiler::BudgetRecord budget_;
   Candidate best_;
   int proposals_ = 0;
-  std::int64_t peak_limit_bytes_;         ///< for the solver: the budget, less what layouts took above their peaks
-  std::vector<std::int32_t> executions_;  ///< of the newest proposal, as are the next two
+  std::int64_t peak_limit_bytes_;  ///< for the solver: the budget, less what layouts took above their peaks
+  const std::vector<std::optional<OpOutput>> copyable_;  ///< by tensor of the program's run
+  const std::int64_t link_bytes_per_s_;
+  std::vector<Execution> executions_;  ///< of the newest proposal, as are the next two
   std::shared_ptr<const GraphFacts> facts_;
   std::unique_ptr<Profiler> profiler_;
 };

@@ -56,6 +56,11 @@ const std::vector<OptionRow>& rows() {
        &Options::slowdown, slowdown_fault},
       {"over_budget", "what a captured step does that cannot be kept within its budget: 'continue' or 'stop'",
        &Options::over_budget, over_budget_fault},
+      {"offload", "whether a captured step may copy tensors to host memory and back to stay within its budget",
+       &Options::offload},
+      {"offload_bandwidth",
+       "bytes that such copies carry in a second each way; empty: as measured on CUDA, and no copies on the CPU",
+       &Options::offload_bandwidth, offload_bandwidth_fault},
   };
   return table;
 }

@@ -27,6 +27,8 @@ struct Options {
   std::string budget;
   std::string slowdown;
   std::string over_budget = "continue";
+  bool offload = true;
+  std::string offload_bandwidth;
 };
 
 /// The options in force: defaults, then STOWAGE_* variables as they were when the plugin was loaded, then what was

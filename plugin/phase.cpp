@@ -20,6 +20,7 @@ nlohmann::json budget_status(const profiler::Run& run, const profiler::PlanRecor
                       {"needed_bytes", needed_bytes(run, plan)},
                       {"met", is_met(run, plan)},
                       {"repeated_ops", repeated_ops(run)},
+                      {"copied_bytes", copied_bytes(run)},
                       {"predicted_time_ratio", ratio(budget.predicted_ns)},
                       {"bound_time_ratio", ratio(budget.bound_ns)},
                       {"bound_peak_bytes", budget.bound_peak_bytes},

@@ -167,7 +167,7 @@ void Region::plan(Phase& phase, Run run) {
 bool Region::propose(Phase& phase, Candidate made) {
   const bool is_program = phase.fitting == nullptr;
   if (is_program) {
-    phase.fitting = std::make_unique<Fitting>(phase.budget, std::move(made));
+    phase.fitting = std::make_unique<Fitting>(phase.budget, std::move(made), offload_bytes_per_s(phase.device));
   } else {
     phase.fitting->consider(std::move(made.made));
   }
@@ -196,7 +196,8 @@ void Region::adopt(Phase& phase, std::optional<Candidate> made) {
   phase.fitting.reset();
   if (planned != nullptr) {
     planned->plan.planning_ns = phase.planning_ns + nanoseconds_since(begin);
-    remember(planned->run, planned->plan);
+    // Which values are copied, a stored run does not say.
+    if (copied_bytes(planned->run) == 0) remember(planned->run, planned->plan);
   }
   std::lock_guard lock(mutex_);
   phase.planned = std::move(planned);

@@ -2,6 +2,7 @@
 #include "plugin/checks.h"
 #include "plugin/cpu_allocator.h"
 #include "plugin/observation.h"
+#include "plugin/offload.h"
 #include "plugin/pass.h"
 #include "plugin/region.h"
 #include "plugin/rewrite.h"
@@ -15,6 +16,7 @@ const torch::jit::RegisterOperators kObservationOperators = stowage::register_ob
 const torch::jit::RegisterOperators kNameOperator = stowage::register_name_operator();
 const torch::jit::RegisterOperators kPointOperators = stowage::register_point_operators();
 const torch::jit::RegisterOperators kCheckOperators = stowage::register_check_operators();
+const torch::jit::RegisterOperators kOffloadOperators = stowage::register_offload_operators();
 
 }  // namespace
 

@@ -28,9 +28,54 @@ void leave_out(Node& clone, const std::vector<std::size_t>& statistics, Value* n
   }
 }
 
+/// Writes the points of copies.
+class Copies {
+ public:
+  Copies(Graph& graph, std::unordered_map<const Value*, Value*>& latest) : graph_(graph), latest_(latest) {}
+
+  void pass(const Execution& execution, Value* value) {
+    Away& away = away_[value];
+    const bool is_offload = execution.point == "stowage::offload";
+    if (is_offload != (away.handle == nullptr)) throw std::invalid_argument("the points of a copy are out of order");
+    if (is_offload) {
+      away.source = latest_.at(value);
+      away.handle = append(execution, {away.source}, 1)->output()->setType(c10::CapsuleType::get());
+      if (value->hasDebugName()) away.handle->setDebugName(fmt::format("{}.host", value->debugName()));
+    } else if (execution.point == "stowage::offloaded") {
+      append(execution, {away.source, away.handle}, 0);
+    } else if (execution.point == "stowage::fetch") {
+      away.source = append(execution, {away.handle}, 1)->output()->setType(value->type());
+      if (value->hasDebugName()) away.source->setDebugName(fmt::format("{}.back", value->debugName()));
+    } else {
+      append(execution, {away.source, away.handle}, 0);
+      latest_[value] = away.source;
+    }
+  }
+
+ private:
+  struct Away {
+    Value* source = nullptr;  ///< what is copied out, then what is copied back
+    Value* handle = nullptr;
+  };
+
+  Node* append(const Execution& execution, at::ArrayRef<Value*> inputs, std::size_t outputs) {
+    return graph_.appendNode(graph_.create(Symbol::fromQualString(execution.point), inputs, outputs));
+  }
+
+  Graph& graph_;
+  std::unordered_map<const Value*, Value*>& latest_;
+  std::unordered_map<const Value*, Away> away_;
+};
+
 }  // namespace
 
 std::shared_ptr<Graph> repeated_graph(const GraphFacts& facts, const std::vector<std::int32_t>& executions) {
+  std::vector<Execution> all;
+  for (const std::int32_t op : executions) all.push_back({.op = op});
+  return repeated_graph_with_copies(facts, all);
+}
+
+std::shared_ptr<Graph> repeated_graph_with_copies(const GraphFacts& facts, const std::vector<Execution>& executions) {
   auto graph = std::make_shared<Graph>();
   std::unordered_map<const Value*, Value*> first;
   std::unordered_map<const Value*, Value*> latest;
@@ -49,9 +94,15 @@ std::shared_ptr<Graph> repeated_graph(const GraphFacts& facts, const std::vector
   Value* none = graph->insertConstant(torch::jit::IValue());
   first = latest;
 
+  Copies copies(*graph, latest);
   std::vector<int> runs(facts.ops.size(), 0);
-  for (const std::int32_t op : executions) {
+  for (const Execution& execution : executions) {
+    const std::int32_t op = execution.op;
     const OpFacts& each = facts.ops.at(static_cast<std::size_t>(op));
+    if (!execution.point.empty()) {
+      copies.pass(execution, each.node->outputs().at(execution.output));
+      continue;
+    }
     const int run = ++runs[static_cast<std::size_t>(op)];
     Node* clone = graph->appendNode(graph->createClone(each.node, map));
     if (run > 1) leave_out(*clone, each.statistics, none);

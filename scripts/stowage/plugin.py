@@ -61,11 +61,11 @@ def enable(
     and `status` say what was found.
 
     With `budget`, a captured step takes no more memory than that: ops run again, where that costs least time, instead
-    of keeping what they made. It is in bytes, as `6 * 2**30` or "6GiB", or, from 0 to 1, a share of what the step takes
-    unplanned. With `slowdown`, from 1, a step takes the least memory for which it lasts at most that many times as
-    long. A step that cannot be kept within its budget goes on with the least that was found, and says so; with
-    `over_budget="stop"` it raises an error. What is not given is what the option of that name says; what an earlier call
-    gave holds no more.
+    of keeping what they made, and on CUDA tensors are copied to host memory and back. It is in bytes, as `6 * 2**30` or
+    "6GiB", or, from 0 to 1, a share of what the step takes unplanned. With `slowdown`, from 1, a step takes the least
+    memory for which it lasts at most that many times as long. A step that cannot be kept within its budget goes on with
+    the least that was found, and says so; with `over_budget="stop"` it raises an error. What is not given is what the
+    option of that name says; what an earlier call gave holds no more.
     """
     global _generation, _given
     if verify:

@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/ir/irparser.h>
 
 #include "plugin/bridge.h"
+#include "plugin/copyable.h"
 #include "plugin/cpu_allocator.h"
 #include "plugin/profile.h"
 
@@ -97,6 +98,89 @@ graph(%x : Tensor, %c : bool):
       -> (%a.run2)
   return (%y)
 )IR");
+}
+
+TEST(RepeatedGraph, WhatComesBehindAnArrivalTakesWhatCameBack) {
+  const auto graph = repeated_graph_with_copies(facts_of(R"IR(
+graph(%x : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %zero : int = prim::Constant[value=0]()
+  %a : Tensor = aten::exp(%x)
+  %v : Tensor = aten::transpose(%a, %zero, %one)
+  %b : Tensor = aten::mm(%x, %v)
+  %c : Tensor = aten::sin(%b)
+  %d : Tensor = aten::mm(%c, %v)
+  return (%d))IR"),
+                                                {{.op = 0},
+                                                 {.op = 1},
+                                                 {.op = 2},
+                                                 {.op = 0, .point = "stowage::offload"},
+                                                 {.op = 3},
+                                                 {.op = 0, .point = "stowage::offloaded"},
+                                                 {.op = 0, .point = "stowage::fetch"},
+                                                 {.op = 0, .point = "stowage::arrive"},
+                                                 {.op = 1},
+                                                 {.op = 4}});
+  EXPECT_EQ(graph->toString(false), R"IR(graph(%x : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %zero : int = prim::Constant[value=0]()
+  %a : Tensor = aten::exp(%x)
+  %v : Tensor = aten::transpose(%a, %zero, %one)
+  %b : Tensor = aten::mm(%x, %v)
+  %a.host : Capsule = stowage::offload(%a)
+  %c : Tensor = aten::sin(%b)
+   = stowage::offloaded(%a, %a.host)
+  %a.back : Tensor = stowage::fetch(%a.host)
+   = stowage::arrive(%a.back, %a.host)
+  %v.run2 : Tensor = aten::transpose(%a.back, %zero, %one)
+  %d : Tensor = aten::mm(%c, %v.run2)
+  return (%d)
+)IR");
+}
+
+TEST(RepeatedGraph, RefusesPointsOfACopyThatAreOutOfOrder) {
+  EXPECT_THROW(repeated_graph_with_copies(facts_of(kChain), {{.op = 0}, {.op = 0, .point = "stowage::fetch"}}),
+               std::invalid_argument);
+}
+
+/// By op, which of its results may be copied.
+std::vector<std::vector<std::size_t>> copyable_outputs(const std::string& text) {
+  const GraphFacts facts = facts_of(text);
+  torch::jit::Stack stack{at::rand({300, 300})};
+  std::string why_not;
+  at::NoGradGuard no_grad;
+  install_cpu_allocator();
+  const profiler::Run run = Profiler(facts).run(stack, c10::kCPU, /*previous=*/nullptr, why_not);
+  remove_cpu_allocator();
+  std::vector<std::vector<std::size_t>> outputs(facts.ops.size());
+  for (const auto& value : copyable_values(facts, run)) {
+    if (value) outputs[static_cast<std::size_t>(value->op)].push_back(value->output);
+  }
+  return outputs;
+}
+
+TEST(Copyable, IsWhatIsReachedThroughOneValueAndItsViewsAlone) {
+  using Outputs = std::vector<std::size_t>;
+  // The relu returns what the exp made; the list holds the sine, but is made again as a view would be; the last is an
+  // output.
+  EXPECT_THAT(copyable_outputs(R"IR(
+graph(%x : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %no : bool = prim::Constant[value=0]()
+  %zero : int = prim::Constant[value=0]()
+  %a : Tensor = aten::exp(%x)
+  %b : Tensor = aten::relu_(%a)
+  %s : Tensor = aten::sin(%b)
+  %v : Tensor = aten::transpose(%s, %zero, %one)
+  %l : Tensor[] = prim::ListConstruct(%s, %v)
+  %c : Tensor = aten::cat(%l, %zero)
+  %d : Tensor = aten::tan(%c)
+  %m : Tensor, %i : Tensor = aten::max(%d, %zero, %no)
+  %e : Tensor = aten::exp(%m)
+  %f : Tensor = aten::add(%e, %i, %one)
+  return (%f))IR"),
+              ElementsAre(Outputs{}, Outputs{}, Outputs{0}, Outputs{}, Outputs{}, Outputs{0}, Outputs{0}, Outputs{0, 1},
+                          Outputs{0}, Outputs{}));
 }
 
 std::string batch_norm(const std::string& kind, const std::string& training = "1") {
