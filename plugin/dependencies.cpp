@@ -112,8 +112,8 @@ bool is_random(const Node& node) {
   if (takes_generator) return true;
   // Ops without a generator argument, such as native_dropout, carry the tag alone; the seeded ops with the
   // training switched off were ruled out above only where the node knows it, so this errs towards random.
-  return node.kind().is_aten() && op->isC10Op() &&
-         std::find(op->getTags().begin(), op->getTags().end(), at::Tag::nondeterministic_seeded) != op->getTags().end();
+  const auto tags = op->isC10Op() ? op->getTags() : c10::ArrayRef<at::Tag>();
+  return node.kind().is_aten() && std::find(tags.begin(), tags.end(), at::Tag::nondeterministic_seeded) != tags.end();
 }
 
 bool any_write(const c10::AliasInfo& alias) {
@@ -299,8 +299,7 @@ std::string find_untouchable(const Block& block) {
                                  "prim::rpc_remote", "prim::awaitable_wait", "aten::wait"})) {
       return "it contains " + kind + ", which runs ops on other threads";
     }
-    if (is_one_of(node->kind(), {"aten::requires_grad_"}))
-      return "it contains " + kind + ", after which autograd records";
+    if (kind == "aten::requires_grad_") return "it contains " + kind + ", after which autograd records";
     if (is_one_of(node->kind(), {"prim::profile", "prim::profile_ivalue", "prim::BailOut"})) {
       return "it contains " + kind + ": the executor is still profiling it";
     }

@@ -129,6 +129,8 @@ def enable(asked: dict, store: Path) -> None:
     method = asked["method"]
     settings = {"plan": "1" if method in CAPTURED and method != "unplanned" else "0",
                 "meter": "1" if asked["device"] == "cpu" else "0"}
+    if is_dry():
+        settings["offload"] = "0"  # its link to host memory takes no time
     settings |= {name: asked[name] for name in ("budget", "slowdown") if asked.get(name)}
     for name, value in settings.items():
         stowage.set_option(name, value)
