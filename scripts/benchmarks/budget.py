@@ -49,6 +49,7 @@ TINY = {"tiny_gpt": 4}
 TIMEOUT_S = 3600
 #: To compile takes minutes; where it takes longer the compiler has no row of figures.
 COMPILER_TIMEOUT_S = 1200
+DRY_CUDA = "dry cuda"
 NO_TIMES = "it goes by measured times, which dry CUDA has not"
 UNFUSED = "by the backend aot_eager, as kernels are not built on dry CUDA: what is kept is chosen as ever, nothing is fused"
 
@@ -58,7 +59,7 @@ class Row:
     model: str
     batch: int
     method: str  # a key of METHODS
-    device: str  # "cpu", "cuda" or "dry cuda"
+    device: str  # "cpu", "cuda" or DRY_CUDA
     budget_bytes: int | None = None
     peak_bytes: int | None = None
     step_time_ratio: float | None = None  # to the model captured and unplanned
@@ -81,8 +82,9 @@ class Row:
         self.peak_bytes, self.step_time_ratio = answer["peak_bytes"], answer.get("step_time_ratio")
         self.step_time_ratio_to_eager = answer.get("step_time_ratio_to_eager")
         self.budget_bytes = fitted.get("limit_bytes") or self.budget_bytes
-        self.bound_time_ratio = fitted.get("bound_time_ratio")
-        self.predicted_time_ratio = fitted.get("predicted_time_ratio")
+        if self.device != DRY_CUDA:  # whose times are the host's
+            self.bound_time_ratio = fitted.get("bound_time_ratio")
+            self.predicted_time_ratio = fitted.get("predicted_time_ratio")
         self.repeated_ops, self.met = fitted.get("repeated_ops"), fitted.get("met")
 
     def fields(self) -> dict:
@@ -104,7 +106,7 @@ def budget_of(row: Row, rows: list[Row]) -> int | None:
 
 
 def measure(row: Row, rows: list[Row], pairs: int, threads: int, start: list[str]) -> None:
-    if row.method == "slowdown" and row.device == "dry cuda":
+    if row.method == "slowdown" and row.device == DRY_CUDA:
         row.why = NO_TIMES
         return
     try:
@@ -130,7 +132,7 @@ def rows_of(devices: list[str], named: list[str] | None, batch: int | None, meth
     rows = []
     for device in devices:
         sizes = TINY if tiny else SIZES[device]
-        label = "dry cuda" if device == "cuda" and is_dry() else device
+        label = DRY_CUDA if device == "cuda" and is_dry() else device
         rows += [Row(model, batch or sizes[model], method, label)
                  for model in (chosen(",".join(named), list(sizes), "model") if named else sizes)
                  for method in METHODS if method in wanted]
@@ -153,7 +155,7 @@ def show(rows: list[Row], console: Console) -> None:
     for device, model in dict.fromkeys((row.device, row.model) for row in rows):
         found = [row for row in rows if (row.device, row.model) == (device, model)]
         base = next((row.peak_bytes for row in found if row.method == "unplanned"), None)
-        label = "dry CUDA, bytes only" if device == "dry cuda" else device
+        label = "dry CUDA, bytes only" if device == DRY_CUDA else device
         console.print(f"\n{model} batch {found[0].batch}, {label}", soft_wrap=True)
         table = Table(box=None, pad_edge=False)
         table.add_column("", no_wrap=True)
@@ -173,7 +175,7 @@ def show(rows: list[Row], console: Console) -> None:
 
 def remarks(row: Row) -> list[str]:
     said = [row.why] if row.why else []
-    if row.method == "compiler" and row.device == "dry cuda" and not row.why:
+    if row.method == "compiler" and row.device == DRY_CUDA and not row.why:
         said.append(UNFUSED)
     if row.met is False:
         said.append("its plan is not within the budget")
