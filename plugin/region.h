@@ -52,6 +52,9 @@ class Region {
   std::shared_ptr<Phase> phase_for(const torch::jit::Stack& inputs);
   void compare_runs(Phase& phase, profiler::Run run);
   void plan(Phase& phase, profiler::Run run);
+  void plan_for_budget(Phase& phase, Candidate made);
+  bool begin_timing(Phase& phase, const Candidate& program) const;
+  void run_timed(torch::jit::Stack& stack, Phase& phase);
   bool propose(Phase& phase, Candidate made);
   /// Nothing: it could not be planned.
   void adopt(Phase& phase, std::optional<Candidate> made);

@@ -17,6 +17,7 @@
 #include "plugin/reuse.h"
 #include "plugin/rewrite.h"
 #include "plugin/steady_state.h"
+#include "plugin/timing.h"
 #include "solver/solve.h"
 #include "solver/validate.h"
 
@@ -85,6 +86,7 @@ void Region::run_profiled(Stack& stack, Phase& phase) {
       region.profiling_ = false;
     }
   } done{*this};
+  if (phase.timing != nullptr) return run_timed(stack, phase);
   if (profiler_ == nullptr) profiler_ = std::make_unique<Profiler>(*facts_);
   Profiler& profiler = phase.fitting == nullptr ? *profiler_ : phase.fitting->profiler();
   std::string why_not;
@@ -148,19 +150,50 @@ void Region::plan(Phase& phase, Run run) {
     limits.spare_bytes = allocator_of(phase.device).spare_bytes();
     PlanRecord plan = to_record(run, solver::solve(to_problem(run), limits));
     made = Candidate{facts_, {std::move(run), std::move(plan)}};
-    if (phase.budget.is_any()) {
-      const bool runs_another = propose(phase, std::move(*made));
-      phase.planning_ns += nanoseconds_since(begin);
-      if (runs_another) return;
-      made = phase.fitting->best();
-    } else {
-      phase.planning_ns += nanoseconds_since(begin);
-    }
+    phase.planning_ns += nanoseconds_since(begin);
   } catch (const std::exception& failure) {
     note(fmt::format("cannot plan '{}': {}; it goes on unplanned", name_, first_line(failure.what())));
     made.reset();
   }
-  adopt(phase, std::move(made));
+  if (!made || !phase.budget.is_any()) return adopt(phase, std::move(made));
+  if (phase.fitting == nullptr && begin_timing(phase, *made)) return;
+  plan_for_budget(phase, *std::move(made));
+}
+
+/// Goes on with the best plan for the budget, or has another graph profiled first.
+void Region::plan_for_budget(Phase& phase, Candidate made) {
+  const auto begin = std::chrono::steady_clock::now();
+  const bool runs_another = propose(phase, std::move(made));
+  phase.planning_ns += nanoseconds_since(begin);
+  if (!runs_another) adopt(phase, phase.fitting->best());
+}
+
+/// Whether the program's plan is followed first, to time its ops: on the CPU, where a profiled run is slowed by memory
+/// that is new, and only if there is a choice to make.
+bool Region::begin_timing(Phase& phase, const Candidate& program) const {
+  if (!phase.device.is_cpu() || !Fitting(phase.budget, program, 0).needs_less()) return false;
+  phase.timed = make_planned(phase, program, /*recalled=*/false);
+  if (phase.timed == nullptr) return false;
+  phase.timing = std::make_unique<Timing>(*facts_, phase.timed->run, phase.timed->plan);
+  return true;
+}
+
+void Region::run_timed(Stack& stack, Phase& phase) {
+  bool has_run = false;
+  {
+    const Timing::Current current(*phase.timing);
+    has_run = run_planned(stack, *phase.timed, phase.timing->code());
+  }
+  if (has_run && !phase.timing->is_done()) return;
+  Candidate program{facts_, {phase.timed->run, phase.timed->plan}};
+  for (std::size_t op = 0; has_run && op < program.made.run.ops.size(); ++op) {
+    program.made.run.ops[op].duration_ns = phase.timing->durations_ns()[op];
+  }
+  phase.timing.reset();
+  phase.timed.reset();
+  allocator_of(phase.device).release_arena();  // as large as the program's plan needs
+  if (!has_run) run_as_is(stack);
+  plan_for_budget(phase, std::move(program));
 }
 
 /// Whether the next runs profile a graph that takes less: one in which ops run again.

@@ -7,6 +7,7 @@
 #include "plugin/region.h"
 #include "plugin/rewrite.h"
 #include "plugin/steps.h"
+#include "plugin/timing.h"
 #include "plugin/torch_headers.h"
 
 namespace {
@@ -17,6 +18,7 @@ const torch::jit::RegisterOperators kNameOperator = stowage::register_name_opera
 const torch::jit::RegisterOperators kPointOperators = stowage::register_point_operators();
 const torch::jit::RegisterOperators kCheckOperators = stowage::register_check_operators();
 const torch::jit::RegisterOperators kOffloadOperators = stowage::register_offload_operators();
+const torch::jit::RegisterOperators kTickOperator = stowage::register_tick_operator();
 
 }  // namespace
 

@@ -13,13 +13,15 @@ inline constexpr std::int32_t kNone = -1;
 
 /// One graph node as it ran. Its id is its index in `Run::ops`: program order.
 struct OpRecord {
-  std::string name;              ///< debug name of its first output, or its kind and index
-  std::string kind;              ///< qualified name, such as "aten::relu_"
-  std::string scope;             ///< module scope, may be empty
-  std::string source;            ///< "file.py:12", may be empty
-  std::int64_t start_ns = 0;     ///< since the run began, on the run's clock
-  std::int64_t duration_ns = 0;  ///< of a run that is planned from: the lesser one of it and of the run before
-  bool repeatable = false;       ///< run again on the same inputs, it makes the same bits and has no other effect
+  std::string name;           ///< debug name of its first output, or its kind and index
+  std::string kind;           ///< qualified name, such as "aten::relu_"
+  std::string scope;          ///< module scope, may be empty
+  std::string source;         ///< "file.py:12", may be empty
+  std::int64_t start_ns = 0;  ///< since the run began, on the run's clock
+  /// Of a run that is planned from: the least of several; where there is a budget on the CPU, of such as followed a
+  /// plan.
+  std::int64_t duration_ns = 0;
+  bool repeatable = false;  ///< run again on the same inputs, it makes the same bits and has no other effect
   /// Of a graph in which ops run again to stay within a budget: the op of the graph as it was written of which this is
   /// an execution; ops that run again are there more than once.
   std::int32_t program_op = kNone;

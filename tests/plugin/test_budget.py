@@ -18,8 +18,8 @@ from planning import newest_region
 from torch import nn
 from twins import digest
 
-#: Steps until a plan is followed: two runs of the program and two of each of three proposals, at most.
-WARM_UP = 8
+#: Steps until a plan is followed: two runs of the program, three to time it, and two of each of three proposals, at most.
+WARM_UP = 11
 PLANNED = 4
 
 
@@ -171,6 +171,21 @@ def test_slowdown_takes_the_least_memory_that_it_allows():
     assert budget["limit_time_ratio"] == pytest.approx(3, abs=1e-3)
     assert budget["predicted_time_ratio"] <= 3 and budget["repeated_ops"] > 0
     assert budget["needed_bytes"] < budget["unplanned_peak_bytes"]
+
+
+@pytest.mark.parametrize("budget", ["", "0.9"])
+def test_ops_are_timed_while_the_program_s_plan_is_followed(budget):
+    """A profiled run does not tell what they take with an arena. Three runs; none where there is nothing to choose."""
+    stowage.set_option("budget", budget)
+    stowage.enable()
+    training = Training()
+    training.run(2)  # the first is TorchScript's
+    while not any(phase["state"] == "planned" for phase in newest_region()["phases"]):
+        assert training.calls < WARM_UP
+        training.run(1)
+    region = newest_region()
+    followed = region["executions"] - region["runs_as_is"] - region["runs_profiled"]
+    assert (followed, region["runs_profiled"]) == ((3, 4) if budget else (0, 2))
 
 
 def test_another_budget_makes_another_plan_and_an_earlier_one_is_remembered(tmp_path):
