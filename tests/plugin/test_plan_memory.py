@@ -157,7 +157,7 @@ def test_spoilt_plan_in_the_store_is_refused_and_made_anew(tmp_path, capfd):
     [
         ("poisn", "1", "cannot set option 'poisn': there is no such option; use one of store, plan, reuse, reuse_ops, poison, "
                        "meter, verify, min_ops, max_profile_runs, max_plans, max_step_plans, scripted_steps, share_plans, deadline_ms, "
-                       "budget, slowdown, over_budget"),
+                       "budget, slowdown, over_budget, offload, offload_bandwidth"),
         ("min_ops", "few", "cannot set option 'min_ops' to 'few': it takes a whole number from 1"),
         ("poison", "2", "cannot set option 'poison' to '2': it is a switch; use '1' or '0'"),
     ],
