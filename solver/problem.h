@@ -61,8 +61,8 @@ struct Op {
   std::vector<Reuse> reuses;
   /// Of `after`, the ops that make the views through which this one takes tensors it reads.
   std::vector<std::int32_t> views = {};
-  /// On the same inputs it makes the same bits again, and nothing else happens: it may run more than once. What it writes
-  /// of persistent tensors (a batch norm's running statistics), a repeat leaves alone.
+  /// On the same inputs it makes the same bits again, and nothing else happens: it may run more than once. What it
+  /// writes of persistent tensors (a batch norm's running statistics), a repeat leaves alone.
   bool repeatable = false;
 
   bool operator==(const Op&) const = default;
