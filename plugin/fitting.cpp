@@ -2,7 +2,6 @@
 #include "plugin/fitting.h"
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -28,7 +27,7 @@ std::int64_t duration_ns(const solver::Problem& problem) {
 solver::Budgeted fit_both(const solver::Problem& problem, solver::BudgetLimits limits) {
   solver::Budgeted fitted = solver::fit(problem, limits);
   if (fitted.time_ns <= limits.time_ns) return fitted;
-  limits.peak_bytes = std::numeric_limits<std::int64_t>::max();
+  limits.peak_bytes = solver::kNoLimit;
   return solver::fit(problem, limits);
 }
 

@@ -42,20 +42,17 @@ class Proofs {
       : problem_(problem),
         has_copies_(has_copies),
         dependencies_(find_dependencies(problem)),
-        bounds_(problem, dependencies_) {}
+        bounds_(problem, dependencies_),
+        bound_peak_bytes_(has_copies ? find_least_with_copies(problem) : bounds_.least_peak_bytes()) {}
 
   const TimeBounds& bounds() const { return bounds_; }
 
   /// Fills in what is proven about a schedule under this peak limit.
   void prove(Budgeted& budgeted, std::int64_t peak_limit_bytes) const {
     const bool is_met = budgeted.peak_bytes <= peak_limit_bytes;
-    if (has_copies_) {
-      budgeted.bound_peak_bytes = find_least_with_copies(problem_);
-      budgeted.bound_time_ns = bounds_.find(kNoLimit).time_ns;
-    } else {
-      budgeted.bound_peak_bytes = bounds_.least_peak_bytes();
-      budgeted.bound_time_ns = bounds_.find(is_met ? peak_limit_bytes : budgeted.peak_bytes).time_ns;
-    }
+    const std::int64_t reached_bytes = is_met ? peak_limit_bytes : budgeted.peak_bytes;
+    budgeted.bound_peak_bytes = bound_peak_bytes_;
+    budgeted.bound_time_ns = bounds_.find(has_copies_ ? kNoLimit : reached_bytes).time_ns;
     if (is_met) {
       budgeted.status = budgeted.time_ns == budgeted.bound_time_ns ? Status::kOptimal : Status::kFeasible;
     } else {
@@ -92,6 +89,7 @@ class Proofs {
   const bool has_copies_;
   const Dependencies dependencies_;
   const TimeBounds bounds_;
+  const std::int64_t bound_peak_bytes_;
 };
 
 /// All answers about a large problem come from one walk, so that they agree with one another: a smaller budget never

@@ -35,13 +35,7 @@ Makers::Makers(const Problem& problem)
       inputs(problem.ops.size()),
       overwriters(problem.ops.size()),
       may_repeat(problem.ops.size()),
-      is_view(problem.ops.size()) {
-  for (const Op& op : problem.ops) {
-    for (const std::int32_t view : op.views) {
-      const Op& made = problem.ops[view];
-      is_view[view] = made.repeatable && made.events.empty() && made.writes.empty();
-    }
-  }
+      is_view(find_views(problem)) {
   std::vector<std::vector<std::int32_t>> readers(
       problem.tensors.size());  // of persistent tensors, since the last write
   for (std::int32_t op_id = 0; op_id < std::ssize(problem.ops); ++op_id) {

@@ -174,6 +174,17 @@ void check(const Problem& problem) {
   }
 }
 
+std::vector<char> find_views(const Problem& problem) {
+  std::vector<char> is_view(problem.ops.size(), 0);
+  for (const Op& op : problem.ops) {
+    for (const std::int32_t view : op.views) {
+      const Op& made = problem.ops[view];
+      is_view[view] = made.repeatable && made.events.empty() && made.writes.empty();
+    }
+  }
+  return is_view;
+}
+
 void forbid_reuse(Problem& problem) {
   for (Op& op : problem.ops) op.reuses.clear();
 }

@@ -87,6 +87,9 @@ std::optional<std::string> find_fault(const Problem& problem);
 /// Throws `std::invalid_argument` with the fault, if there is one.
 void check(const Problem& problem);
 
+/// By op: makes views for others, and does nothing else: it may run whenever one of them needs it.
+std::vector<char> find_views(const Problem& problem);
+
 /// Takes the reuse candidates out of a problem.
 void forbid_reuse(Problem& problem);
 

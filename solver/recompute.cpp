@@ -44,13 +44,7 @@ Recomputation::Recomputation(const Problem& problem, const std::vector<std::int3
       came_(problem.tensors.size()) {
   if (limits.copy_bytes_per_s > 0) link_.emplace(problem, limits.copy_bytes_per_s);
   for (const Tensor& tensor : problem.tensors) persistent_bytes_ += tensor.persistent ? tensor.size_bytes : 0;
-  std::vector<char> is_view(problem.ops.size(), 0);
-  for (const Op& op : problem.ops) {
-    for (const std::int32_t view : op.views) {
-      const Op& made = problem.ops[view];
-      is_view[view] = made.repeatable && made.events.empty() && made.writes.empty();
-    }
-  }
+  const std::vector<char> is_view = find_views(problem);
   std::vector<char> is_held(problem.tensors.size(), 0);  // by what is not made again when it is back
   for (const Op& op : problem.ops) {
     for (const std::int32_t view : op.views) {

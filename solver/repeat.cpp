@@ -60,19 +60,13 @@ class Repeater {
         latest_(problem.ops.size(), kNotYet),
         taken_(problem.ops.size()),
         held_(problem.ops.size()),
-        is_view_(problem.ops.size(), false),
+        is_view_(find_views(problem)),
         instance_(problem.tensors.size(), kNotYet),
         writes_(problem.tensors.size(), 0),
         leaving_(problem.tensors.size(), kNotYet) {
     result_.problem.name = problem.name;
     for (std::int32_t tensor = 0; tensor < std::ssize(problem.tensors); ++tensor) {
       if (problem.tensors[tensor].persistent) instance_[tensor] = add_tensor(tensor);
-    }
-    for (const Op& op : problem.ops) {
-      for (const std::int32_t view : op.views) {
-        const Op& made = problem.ops[view];
-        is_view_[view] = made.repeatable && made.events.empty() && made.writes.empty();
-      }
     }
     find_versions();
   }
@@ -273,7 +267,7 @@ class Repeater {
   std::vector<std::int32_t> latest_;             ///< by op
   std::vector<std::vector<Version>> taken_;      ///< by op: of what it reads or writes
   std::vector<std::vector<std::int32_t>> held_;  ///< by op: what its latest execution read, as tensors of the result
-  std::vector<bool> is_view_;                    ///< by op: runs whenever its views are needed
+  const std::vector<char> is_view_;              ///< by op: runs whenever its views are needed
   std::vector<std::int32_t> instance_;           ///< by tensor: the latest that was made
   std::vector<std::int32_t> writes_;             ///< by tensor: of the latest
   std::vector<std::int32_t> leaving_;            ///< by tensor: what is being copied out, as a tensor of the result
