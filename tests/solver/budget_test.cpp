@@ -128,7 +128,7 @@ TEST(Budget, PeakAndTimeFollowTheLimits) {
 TEST(Budget, MakesACheapTensorAgainRatherThanADearOne) {
   // Both hold 10 bytes while `big` runs; one takes 9 to make, the other 2.
   const Problem problem{.name = "two",
-                        .ops = {again(op("dear", {0}, {allocate(1)}), 9), again(op("cheap", {0}, {allocate(2)}), 2),
+                        .ops = {timed(op("dear", {0}, {allocate(1)}), 9), timed(op("cheap", {0}, {allocate(2)}), 2),
                                 op("first", {1, 2}, {allocate(3)}), op("big", {3}, {allocate(4), free(4), allocate(5)}),
                                 op("last", {1, 2, 5}, {allocate(6)})},
                         .tensors = {persistent(1), bytes(10), bytes(10), bytes(1), bytes(30), bytes(1), output(1)}};

@@ -208,7 +208,7 @@ TEST(Repeat, CopiesAreOpsThatKeepTheirPlace) {
 
 TEST(Repeat, ViewsOfWhatCameBackAreMadeAgain) {
   Problem problem = long_gap();
-  problem.ops.insert(problem.ops.begin() + 1, again(op("view", {1}, {}), 0));
+  problem.ops.insert(problem.ops.begin() + 1, timed(op("view", {1}, {}), 0));
   for (const std::int32_t user : {2, 5}) problem.ops[user].after = problem.ops[user].views = {1};
   const Repeated repeated = repeat(problem, {0, 1, 2, 3, 4, 5}, {{1, 2, 3, 4, 5}});
   EXPECT_EQ(repeated.op_of, (Ids{0, 1, 2, kCopyPoint, 3, kCopyPoint, kCopyPoint, 4, kCopyPoint, 1, 5}));

@@ -33,12 +33,6 @@ std::int64_t peak_of(const Problem& problem, const Ids& executions) {
   return play(repeated, order).peak_bytes;
 }
 
-Op timed(Op next, std::int64_t duration_ns, bool repeatable = true) {
-  next.duration_ns = duration_ns;
-  next.repeatable = repeatable;
-  return next;
-}
-
 /// What "first" makes is taken again at the end, when there is no room for it beside the 20 bytes in the middle.
 Problem kept_for_long() {
   return {.name = "kept_for_long",

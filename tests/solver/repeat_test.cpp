@@ -23,7 +23,7 @@ std::string why_refused(const Problem& problem, const std::vector<std::int32_t>&
 /// input 0 -> a: 1 -> b: 2 -> c reads 1 and 2
 Problem read_again() {
   return {.name = "read_again",
-          .ops = {again(op("a", {0}, {allocate(1)}), 3), again(op("b", {1}, {allocate(2)}), 2),
+          .ops = {timed(op("a", {0}, {allocate(1)}), 3), timed(op("b", {1}, {allocate(2)}), 2),
                   op("c", {1, 2}, {allocate(3)})},
           .tensors = {persistent(4), bytes(10), bytes(20), output(5)}};
 }
@@ -59,7 +59,7 @@ TEST(Repeat, ViewsOfWhatIsMadeAgainAreMadeAgain) {
 
 TEST(Repeat, WritesOfPersistentTensorsAreLeftOut) {
   Problem problem{.name = "norm",
-                  .ops = {again(op("norm", {0, 1}, {allocate(2)}, {1}), 1), op("use", {2}, {allocate(3)}),
+                  .ops = {timed(op("norm", {0, 1}, {allocate(2)}, {1}), 1), op("use", {2}, {allocate(3)}),
                           op("use", {2}, {allocate(4)})},
                   .tensors = {persistent(4), persistent(1), bytes(8), bytes(1), output(1)}};
   const Repeated repeated = repeat(problem, {0, 1, 0, 2});

@@ -15,12 +15,6 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-Op timed(Op next, std::int64_t duration_ns, bool repeatable = true) {
-  next.duration_ns = duration_ns;
-  next.repeatable = repeatable;
-  return next;
-}
-
 /// Three layers, whose backward ops take what the layers left: 10, 6 and 4 bytes. The
 /// peak is in "turn", with 30.
 Problem three_layers() {

@@ -43,6 +43,13 @@ inline Op op(std::string name, std::vector<std::int32_t> reads, std::vector<Even
           .reuses = {}};
 }
 
+/// An op of given duration that may run again, or may not.
+inline Op timed(Op next, std::int64_t duration_ns, bool repeatable = true) {
+  next.duration_ns = duration_ns;
+  next.repeatable = repeatable;
+  return next;
+}
+
 /// `next` with candidates for reuse: its output may take any of `inputs`.
 inline Op reusing(Op next, std::int32_t output, const std::vector<std::int32_t>& inputs) {
   for (const std::int32_t input : inputs) next.reuses.push_back({.output = output, .input = input});

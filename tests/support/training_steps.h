@@ -11,13 +11,6 @@
 
 namespace stowage::solver {
 
-/// An op of given duration that may run again.
-inline Op again(Op next, std::int64_t duration_ns) {
-  next.repeatable = true;
-  next.duration_ns = duration_ns;
-  return next;
-}
-
 /// A small training step, the same for the same seed on any machine: layers that multiply by a weight (slow), normalise
 /// (fast; some write statistics), add what is two layers back in place, or drop out at random; then backward, which
 /// reads what each layer took or made, some of it through a view, and updates each weight.
@@ -48,18 +41,18 @@ inline Problem training_step(std::uint32_t seed, int layers) {
     switch (below(5)) {
       case 0:
       case 1:
-        run(again(op("multiply", {input, weight}, {allocate(made)}), 20 + below(20)));
+        run(timed(op("multiply", {input, weight}, {allocate(made)}), 20 + below(20)));
         if (below(2) == 0) entry.saved = input;
         break;
       case 2: {
         const std::int32_t statistics = add(persistent(1));
-        run(again(op("normalise", {input, statistics}, {allocate(made)}, {statistics}), 2));
-        run(again(op("clip", {made}, {}, {made}), 1));
+        run(timed(op("normalise", {input, statistics}, {allocate(made)}, {statistics}), 2));
+        run(timed(op("clip", {made}, {}, {made}), 1));
         break;
       }
       case 3:
-        run(again(op("shift", {input}, {allocate(made)}), 2));
-        if (values.size() > 2) run(again(op("add", {made, values[values.size() - 2]}, {}, {made}), 1));
+        run(timed(op("shift", {input}, {allocate(made)}), 2));
+        if (values.size() > 2) run(timed(op("add", {made, values[values.size() - 2]}, {}, {made}), 1));
         break;
       default:
         run(op("drop_out", {input}, {allocate(made)}));
@@ -67,7 +60,7 @@ inline Problem training_step(std::uint32_t seed, int layers) {
         break;
     }
     values.push_back(made);
-    if (entry.saved != 0 && below(3) == 0) entry.view = run(again(op("view", {entry.saved}, {}), 0));
+    if (entry.saved != 0 && below(3) == 0) entry.view = run(timed(op("view", {entry.saved}, {}), 0));
     done.push_back(entry);
   }
   std::int32_t gradient = add(bytes(6));
