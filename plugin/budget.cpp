@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -141,6 +142,10 @@ std::int64_t needed_bytes(const profiler::Run& run, const profiler::PlanRecord& 
   return std::max(outside_bytes + plan.arena_bytes, plan.peak_bytes);
 }
 
+bool needs_less(const profiler::BudgetRecord& budget, const profiler::Run& run, const profiler::PlanRecord& plan) {
+  return budget.limit_bytes == 0 || needed_bytes(run, plan) > budget.limit_bytes;
+}
+
 bool is_met(const profiler::Run& run, const profiler::PlanRecord& plan) {
   if (!plan.budget) return true;
   const profiler::BudgetRecord& budget = *plan.budget;
@@ -155,6 +160,11 @@ std::string over_budget_text(const profiler::Run& run, const profiler::PlanRecor
                               : fmt::format("none below {} is possible", bytes_text(budget.bound_peak_bytes));
   return fmt::format("cannot keep '{}' within {}: the least that was found is {} ({})", run.name,
                      bytes_text(budget.limit_bytes), bytes_text(needed_bytes(run, plan)), why);
+}
+
+std::int64_t ops_ns(const profiler::Run& run) {
+  return std::accumulate(run.ops.begin(), run.ops.end(), std::int64_t{0},
+                         [](std::int64_t sum_ns, const auto& op) { return sum_ns + op.duration_ns; });
 }
 
 std::int64_t repeated_ops(const profiler::Run& run) {

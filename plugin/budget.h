@@ -44,11 +44,18 @@ profiler::BudgetRecord to_record(const Budget& budget, std::int64_t unplanned_pe
 /// What a planned step takes while it runs: its arena, and what it has outside of it.
 std::int64_t needed_bytes(const profiler::Run& run, const profiler::PlanRecord& plan);
 
+/// Whether a plan of the run is not yet what the budget asks for. Without a limit of bytes there may always be a
+/// better.
+bool needs_less(const profiler::BudgetRecord& budget, const profiler::Run& run, const profiler::PlanRecord& plan);
+
 /// Whether the plan is within its budget; true where it has none.
 bool is_met(const profiler::Run& run, const profiler::PlanRecord& plan);
 
 /// One line that says how far the plan is above its budget.
 std::string over_budget_text(const profiler::Run& run, const profiler::PlanRecord& plan);
+
+/// What all ops take, one after the other.
+std::int64_t ops_ns(const profiler::Run& run);
 
 /// Ops that the run ran again.
 std::int64_t repeated_ops(const profiler::Run& run);

@@ -18,12 +18,6 @@ namespace {
 /// A layout may need more than its order's peak: so often the peak is lowered by the difference.
 constexpr int kMostProposals = 3;
 
-std::int64_t duration_ns(const solver::Problem& problem) {
-  std::int64_t sum_ns = 0;
-  for (const solver::Op& op : problem.ops) sum_ns += op.duration_ns;
-  return sum_ns;
-}
-
 solver::Budgeted fit_both(const solver::Problem& problem, solver::BudgetLimits limits) {
   solver::Budgeted fitted = solver::fit(problem, limits);
   if (fitted.time_ns <= limits.time_ns) return fitted;
@@ -47,22 +41,22 @@ std::shared_ptr<const GraphFacts> facts_of(const std::shared_ptr<const GraphFact
   return std::make_shared<const GraphFacts>(read_facts(repeated_graph(*program, executions)));
 }
 
-Fitting::Fitting(const Budget& budget, Candidate program, std::int64_t link_bytes_per_s)
+Fitting::Fitting(const Budget& budget, Candidate program, std::int64_t unplanned_ns, std::int64_t link_bytes_per_s)
     : problem_(to_problem(program.made.run)),
       program_(program.facts),
-      budget_(to_record(budget, program.made.plan.program_peak_bytes, duration_ns(problem_))),
+      budget_(to_record(budget, program.made.plan.program_peak_bytes, unplanned_ns)),
       best_(std::move(program)),
       peak_limit_bytes_(budget_.limit_bytes),
       copyable_(copyable_values(*program_, best_.made.run)),
       link_bytes_per_s_(link_bytes_per_s) {
-  budget_.predicted_ns = budget_.bound_ns = budget_.unplanned_ns;
+  budget_.predicted_ns = budget_.bound_ns = ops_ns(best_.made.run);
   budget_.status = solver::to_string(solver::Status::kOptimal);
   best_.made.plan.budget = budget_;
 }
 
 bool Fitting::needs_less() const {
-  if (budget_.limit_bytes == 0) return proposals_ == 0;
-  return needed_bytes(best_.made.run, best_.made.plan) > budget_.limit_bytes;
+  const bool has_what_time_allows = budget_.limit_bytes == 0 && proposals_ > 0;
+  return !has_what_time_allows && stowage::needs_less(budget_, best_.made.run, best_.made.plan);
 }
 
 std::vector<Execution> Fitting::executions_of(const solver::Budgeted& fitted) const {

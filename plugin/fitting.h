@@ -32,9 +32,9 @@ std::shared_ptr<const GraphFacts> facts_of(const std::shared_ptr<const GraphFact
 /// is measured in runs of its own.
 class Fitting {
  public:
-  /// `program` is the plan of the program's run as it is. `link_bytes_per_s` is what can be copied to host memory, and
-  /// back; 0: nothing.
-  Fitting(const Budget& budget, Candidate program, std::int64_t link_bytes_per_s);
+  /// `program` is the plan of the program's run as it is, whose ops take `unplanned_ns` without one. `link_bytes_per_s`
+  /// is what can be copied to host memory, and back; 0: nothing.
+  Fitting(const Budget& budget, Candidate program, std::int64_t unplanned_ns, std::int64_t link_bytes_per_s);
 
   /// Whether the best so far is not what is asked for.
   bool needs_less() const;

@@ -59,9 +59,10 @@ struct Phase {
   Budget budget;            ///< none where budgets do not hold
   std::int64_t profiled_runs = 0;
   std::optional<profiler::Run> previous;
-  std::shared_ptr<Planned> timed;    ///< the program's plan, while its ops are timed for a budget
+  std::shared_ptr<Planned> timed;    ///< the program's plan, while ops are timed for a budget
   std::unique_ptr<Timing> timing;    ///< of those
   std::unique_ptr<Fitting> fitting;  ///< while graphs are profiled in which ops run again
+  std::int64_t unplanned_ns = 0;     ///< of all ops together
   std::int64_t planning_ns = 0;      ///< so far
   std::string why_unplanned;         ///< not to be planned, for this reason
   std::shared_ptr<Planned> planned;

@@ -156,7 +156,10 @@ void Region::plan(Phase& phase, Run run) {
     made.reset();
   }
   if (!made || !phase.budget.is_any()) return adopt(phase, std::move(made));
-  if (phase.fitting == nullptr && begin_timing(phase, *made)) return;
+  if (phase.fitting == nullptr) {
+    phase.unplanned_ns = ops_ns(made->made.run);
+    if (begin_timing(phase, *made)) return;
+  }
   plan_for_budget(phase, *std::move(made));
 }
 
@@ -168,10 +171,11 @@ void Region::plan_for_budget(Phase& phase, Candidate made) {
   if (!runs_another) adopt(phase, phase.fitting->best());
 }
 
-/// Whether the program's plan is followed first, to time its ops: on the CPU, where a profiled run is slowed by memory
-/// that is new, and only if there is a choice to make.
+/// Whether the program's ops are timed first: on the CPU, and only if there is a choice to make.
 bool Region::begin_timing(Phase& phase, const Candidate& program) const {
-  if (!phase.device.is_cpu() || !Fitting(phase.budget, program, 0).needs_less()) return false;
+  const auto& [run, plan] = program.made;
+  const bool has_choice = needs_less(to_record(phase.budget, plan.program_peak_bytes, phase.unplanned_ns), run, plan);
+  if (!phase.device.is_cpu() || !has_choice) return false;
   phase.timed = make_planned(phase, program, /*recalled=*/false);
   if (phase.timed == nullptr) return false;
   phase.timing = std::make_unique<Timing>(*facts_, phase.timed->run, phase.timed->plan);
@@ -179,16 +183,22 @@ bool Region::begin_timing(Phase& phase, const Candidate& program) const {
 }
 
 void Region::run_timed(Stack& stack, Phase& phase) {
-  bool has_run = false;
+  Timing& timing = *phase.timing;
+  bool has_run = true;
   {
-    const Timing::Current current(*phase.timing);
-    has_run = run_planned(stack, *phase.timed, phase.timing->code());
+    const Timing::Current current(timing);
+    if (timing.follows_plan()) {
+      has_run = run_planned(stack, *phase.timed, timing.code());
+    } else {
+      torch::jit::InterpreterState(timing.code()).run(stack);
+    }
   }
-  if (has_run && !phase.timing->is_done()) return;
+  if (has_run && !timing.is_done()) return;
   Candidate program{facts_, {phase.timed->run, phase.timed->plan}};
   for (std::size_t op = 0; has_run && op < program.made.run.ops.size(); ++op) {
-    program.made.run.ops[op].duration_ns = phase.timing->durations_ns()[op];
+    program.made.run.ops[op].duration_ns = timing.planned_durations_ns()[op];
   }
+  if (has_run) phase.unplanned_ns = timing.unplanned_ns();
   phase.timing.reset();
   phase.timed.reset();
   allocator_of(phase.device).release_arena();  // as large as the program's plan needs
@@ -200,7 +210,8 @@ void Region::run_timed(Stack& stack, Phase& phase) {
 bool Region::propose(Phase& phase, Candidate made) {
   const bool is_program = phase.fitting == nullptr;
   if (is_program) {
-    phase.fitting = std::make_unique<Fitting>(phase.budget, std::move(made), offload_bytes_per_s(phase.device));
+    phase.fitting =
+        std::make_unique<Fitting>(phase.budget, std::move(made), phase.unplanned_ns, offload_bytes_per_s(phase.device));
   } else {
     phase.fitting->consider(std::move(made.made));
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "plugin/rewrite.h"
 
@@ -28,33 +29,45 @@ torch::jit::Operation make_tick(const Node* node) {
 }
 
 /// `stowage::tick[op=7]()` before op 7, and one without an op at the end.
-std::shared_ptr<torch::jit::Graph> with_ticks(const std::shared_ptr<torch::jit::Graph>& planned,
+std::shared_ptr<torch::jit::Graph> with_ticks(const std::shared_ptr<torch::jit::Graph>& graph,
                                               const std::vector<std::int32_t>& order) {
   const auto insert = [&](std::int32_t op, Node* before) {
-    Node* tick = planned->create(tick_symbol(), /*num_outputs=*/0);
+    Node* tick = graph->create(tick_symbol(), /*num_outputs=*/0);
     tick->i_(op_attribute(), op);
     tick->insertBefore(before);
   };
   auto op = order.begin();
-  for (Node* node : planned->nodes()) {
+  for (Node* node : graph->nodes()) {
     if (node->kind() != torch::jit::prim::Constant && node->kind() != tick_symbol() && !is_point(*node)) {
       insert(*op++, node);
     }
   }
-  insert(kNone, planned->return_node());
-  return planned;
+  insert(kNone, graph->return_node());
+  return graph;
+}
+
+std::vector<std::int32_t> program_order(const GraphFacts& facts) {
+  std::vector<std::int32_t> order(facts.ops.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
 }
 
 }  // namespace
 
 Timing::Timing(const GraphFacts& facts, const profiler::Run& run, const profiler::PlanRecord& plan)
-    : code_(with_ticks(planned_copy(facts, run, plan), plan.order), "stowage"),
-      durations_ns_(run.ops.size(), std::numeric_limits<std::int64_t>::max()) {}
+    : unplanned_{.code = torch::jit::Code(with_ticks(facts.graph->copy(), program_order(facts)), "stowage"),
+                 .durations_ns = std::vector(run.ops.size(), std::numeric_limits<std::int64_t>::max())},
+      planned_{.code = torch::jit::Code(with_ticks(planned_copy(facts, run, plan), plan.order), "stowage"),
+               .durations_ns = unplanned_.durations_ns} {}
+
+std::int64_t Timing::unplanned_ns() const {
+  return std::accumulate(unplanned_.durations_ns.begin(), unplanned_.durations_ns.end(), std::int64_t{0});
+}
 
 void Timing::tick(std::int32_t op) {
   const auto now = std::chrono::steady_clock::now();
   if (op_ != kNone) {
-    std::int64_t& least_ns = durations_ns_[static_cast<std::size_t>(op_)];
+    std::int64_t& least_ns = (follows_plan() ? planned_ : unplanned_).durations_ns[static_cast<std::size_t>(op_)];
     least_ns = std::min(least_ns, std::chrono::duration_cast<std::chrono::nanoseconds>(now - begin_).count());
   }
   op_ = op;

@@ -11,17 +11,22 @@
 
 namespace stowage {
 
-/// Times the ops of a plan while it is followed, on the host's clock. A profiled run does not tell what an op takes in
-/// the steady state of a plan: new memory is slow at its first touch, an arena's is not new.
+/// Times a step's ops on the host's clock: unplanned, which is what a budget's times are held against, and then while
+/// the program's plan is followed. A profiled run tells neither: it takes time itself, and memory is slow at its first
+/// touch, which unplanned happens in each step and in an arena once.
 class Timing {
  public:
   Timing(const GraphFacts& facts, const profiler::Run& run, const profiler::PlanRecord& plan);
 
-  /// The planned graph, which tells the timing that is current on its thread.
-  const torch::jit::Code& code() const { return code_; }
-  bool is_done() const { return runs_ == kRuns; }
-  /// By op, of the fastest run: what else ran meanwhile only makes an op slower.
-  const std::vector<std::int64_t>& durations_ns() const { return durations_ns_; }
+  /// Whether the next run follows the plan.
+  bool follows_plan() const { return runs_ >= kUnplannedRuns; }
+  /// For the next run: a graph that tells the timing that is current on its thread.
+  const torch::jit::Code& code() const { return follows_plan() ? planned_.code : unplanned_.code; }
+  bool is_done() const { return runs_ == kUnplannedRuns + kPlannedRuns; }
+  /// Of all ops, each in the fastest of its runs: what else ran meanwhile only makes an op slower.
+  std::int64_t unplanned_ns() const;
+  /// By op, likewise, while the plan is followed.
+  const std::vector<std::int64_t>& planned_durations_ns() const { return planned_.durations_ns; }
 
   /// The op begins, which ends the one before; `profiler::kNone`: none does.
   void tick(std::int32_t op);
@@ -39,11 +44,16 @@ class Timing {
   };
 
  private:
-  /// The first one touches the arena.
-  static constexpr int kRuns = 3;
+  struct Way {
+    torch::jit::Code code;
+    std::vector<std::int64_t> durations_ns;  ///< by op
+  };
 
-  torch::jit::Code code_;
-  std::vector<std::int64_t> durations_ns_;
+  static constexpr int kUnplannedRuns = 2;
+  static constexpr int kPlannedRuns = 3;  ///< the first one touches the arena
+
+  Way unplanned_;
+  Way planned_;
   int runs_ = 0;
   std::int32_t op_ = profiler::kNone;  ///< that runs
   std::chrono::steady_clock::time_point begin_;
