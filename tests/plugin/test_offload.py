@@ -8,7 +8,7 @@ import stowage
 import torch
 from offload_ops import step
 from planning import newest_region, planned_phase
-from test_budget import PLANNED, WARM_UP, Encoder, Training, budget_of, phase, tokens
+from budgeting import PLANNED, WARM_UP, Encoder, Training, budget_of, phase, tokens
 
 FAST = str(10**15)
 
