@@ -64,6 +64,8 @@ class Row:
     peak_bytes: int | None = None
     step_time_ratio: float | None = None  # to the model captured and unplanned
     step_time_ratio_to_eager: float | None = None  # of methods that capture nothing
+    cpu_time_ratio: float | None = None  # both likewise, of the CPU time of all threads: what else runs hardly shows in it
+    cpu_time_ratio_to_eager: float | None = None
     bound_time_ratio: float | None = None
     predicted_time_ratio: float | None = None
     repeated_ops: int | None = None
@@ -79,8 +81,9 @@ class Row:
             self.why, self.failed = answer["failed"], self.method != "compiler"
             return
         fitted = answer.get("fitted") or {}
-        self.peak_bytes, self.step_time_ratio = answer["peak_bytes"], answer.get("step_time_ratio")
-        self.step_time_ratio_to_eager = answer.get("step_time_ratio_to_eager")
+        self.peak_bytes = answer["peak_bytes"]
+        for name in ("step_time_ratio", "step_time_ratio_to_eager", "cpu_time_ratio", "cpu_time_ratio_to_eager"):
+            setattr(self, name, answer.get(name))
         self.budget_bytes = fitted.get("limit_bytes") or self.budget_bytes
         if self.device != DRY_CUDA:  # whose times are the host's
             self.bound_time_ratio = fitted.get("bound_time_ratio")
@@ -159,14 +162,14 @@ def show(rows: list[Row], console: Console) -> None:
         console.print(f"\n{model} batch {found[0].batch}, {label}", soft_wrap=True)
         table = Table(box=None, pad_edge=False)
         table.add_column("", no_wrap=True)
-        for title in ("budget\nMiB", "peak\nMiB", "of\nunplanned", "step time of\nunplanned", "\nof eager", "\npredicted",
-                      "no schedule\nbelow"):
+        for title in ("budget\nMiB", "peak\nMiB", "of\nunplanned", "step time of\nunplanned", "\nof eager",
+                      "CPU time of\nunplanned", "\nof eager", "step time\npredicted", "no schedule\nbelow"):
             table.add_column(title, justify="right", no_wrap=True)
         for row in found:
             share = "-" if row.peak_bytes is None or base is None else f"{row.peak_bytes / base:.1%}"
             table.add_row(METHODS[row.method], mib(row.budget_bytes), mib(row.peak_bytes), share,
-                          *map(ratio, (row.step_time_ratio, row.step_time_ratio_to_eager, row.predicted_time_ratio,
-                                       row.bound_time_ratio)))
+                          *map(ratio, (row.step_time_ratio, row.step_time_ratio_to_eager, row.cpu_time_ratio,
+                                       row.cpu_time_ratio_to_eager, row.predicted_time_ratio, row.bound_time_ratio)))
         console.print(table)
         for row in found:
             for remark in remarks(row):
