@@ -87,7 +87,7 @@ class Step:
         self._updates_begin = [found[0] for found in self.updates]
         self.updates_in_backward = (OPTIMIZER, BACKWARD) in pairwise(phase for phase, _ in runs)
         self.gradients = {each for each in allocations if self._is_gradient(each)}
-        self.temporaries = [each for each in allocations if self._class(each) == TEMPORARIES]
+        self.temporaries = [each for each in allocations if self.class_of(each) == TEMPORARIES]
 
     def _number_events(self) -> None:
         """Events in order, and the op that had begun last at each. Ops that nobody watched stand after all others."""
@@ -127,7 +127,7 @@ class Step:
         lasts = each.free_op >= (self._updates_begin[after] if after < len(self.updates) else self.backward[-1] + 1)
         return lasts and self.phase(each.free_op, each.free_event) != BACKWARD
 
-    def _class(self, each: Allocation) -> str:
+    def class_of(self, each: Allocation) -> str:
         phase = self.phase(each.op, each.allocate_event)
         if phase == OPTIMIZER:
             return TEMPORARIES if each.free_event is not None else STATE
@@ -167,7 +167,7 @@ class Step:
             live.pop(key) if change.change_bytes < 0 else live.setdefault(key)
         by_class = defaultdict(list)
         for each, is_left in live:
-            by_class[LEFT if is_left else self._class(each)].append(each)
+            by_class[LEFT if is_left else self.class_of(each)].append(each)
         found = [Class(name, len(members), sum(each.size_bytes for each in members),
                        max(each.size_bytes for each in members),
                        sorted({self.ops[each.op].kind for each in members})) for name, members in by_class.items()]
@@ -196,7 +196,7 @@ class Step:
         after = self.backward[bisect_left(self.backward, self.running(change.time)):]
         if not after:
             return AFTER_BACKWARD if self.backward else FORWARD
-        saves_more = any(each.allocate_event > change.time and self._class(each) == SAVED and each.op < after[0]
+        saves_more = any(each.allocate_event > change.time and self.class_of(each) == SAVED and each.op < after[0]
                          for each in self.allocations)
         return FORWARD if saves_more else END_OF_FORWARD
 
