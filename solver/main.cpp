@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "solver/bound.h"
+#include "solver/bound_command.h"
 #include "solver/budget_command.h"
 #include "solver/dependencies.h"
 #include "solver/explain.h"
@@ -56,59 +57,10 @@ void write_note(const std::string& path, const std::string& text, bool force) {
   fmt::print(stderr, "stowage-solve: wrote {}\n", path);
 }
 
-/// The reasons as JSON, each with the names that a reader needs.
-Json to_json(const Problem& problem, const std::vector<Reason>& reasons) {
-  Json list = Json::array();
-  for (const Reason& reason : reasons) {
-    const Tensor& tensor = problem.tensors[reason.tensor];
-    Json entry = {{"tensor", reason.tensor},
-                  {"name", tensor.name},
-                  {"size_bytes", tensor.size_bytes},
-                  {"made_by", reason.made_by},
-                  {"made_by_name", problem.ops[reason.made_by].name},
-                  {"used_by", reason.used_by}};
-    if (reason.used_by >= 0) entry["used_by_name"] = problem.ops[reason.used_by].name;
-    list.push_back(std::move(entry));
-  }
-  return list;
-}
-
-/// "made by op 3 'relu' before it, used by op 9 'relu_backward' after it".
-std::string reason_text(const Problem& problem, const Reason& reason, std::int32_t bound_op) {
-  const auto op_text = [&](std::int32_t op) { return fmt::format("op {} {}", op, quote(problem.ops[op].name)); };
-  std::string made = "made by it";
-  if (reason.made_by != bound_op) made = fmt::format("made by {} before it", op_text(reason.made_by));
-  if (reason.used_by < 0) {
-    return problem.tensors[reason.tensor].output ? made + ", an output of the step" : made;
-  }
-  if (reason.used_by != bound_op) return made + fmt::format(", used by {} after it", op_text(reason.used_by));
-  return reason.made_by == bound_op ? made : made + ", used by it";
-}
-
 void print_explanation(const Problem& problem, const Plan& plan, const OrderBound& bound,
                        const std::vector<Reason>& reasons) {
-  constexpr std::size_t kMostLines = 20;
-  std::int64_t persistent_bytes = 0;
-  for (const Tensor& tensor : problem.tensors) persistent_bytes += tensor.persistent ? tensor.size_bytes : 0;
-  fmt::print("\nNo order needs less than {}:\n", bytes_text(bound.bytes));
-  fmt::print("  {} live through the whole step\n", bytes_text(persistent_bytes));
-  if (bound.op >= 0) {
-    fmt::print("  while op {} {} runs, {} tensors must live besides:\n", bound.op, quote(problem.ops[bound.op].name),
-               reasons.size());
-  }
-  std::int64_t rest_bytes = 0;
-  for (std::size_t line = 0; line < reasons.size(); ++line) {
-    const Tensor& tensor = problem.tensors[reasons[line].tensor];
-    if (line >= kMostLines) {
-      rest_bytes += tensor.size_bytes;
-      continue;
-    }
-    fmt::print("    {:<28}  tensor {}{}: {}\n", bytes_text(tensor.size_bytes), reasons[line].tensor,
-               tensor.name.empty() ? "" : " " + quote(tensor.name), reason_text(problem, reasons[line], bound.op));
-  }
-  if (rest_bytes > 0) {
-    fmt::print("    {:<28}  {} more; --json lists all\n", bytes_text(rest_bytes), reasons.size() - kMostLines);
-  }
+  fmt::print("\n");
+  print_bound(problem, bound, reasons);
   if (plan.bound_proof == Proof::kMustLive) return;
   fmt::print("Nor than {}: {}.\n", bytes_text(plan.bound_bytes),
              plan.bound_proof == Proof::kSearch ? "a search has ruled out every order with a lower peak"
@@ -238,6 +190,7 @@ int run(int argument_count, char** argument_values) {
       "  stowage-solve order step.json.gz --buffers buffers.csv    and the buffers that need a place\n"
       "  stowage-solve layout buffers.csv --capacity 1048576       place buffers in 1 MiB\n"
       "  stowage-solve budget step.json.gz --budget 0.5            what half of the memory costs in time\n"
+      "  stowage-solve bound step.json.gz                          why no order needs less, tensor by tensor\n"
       "Exit codes: 0 answer found, 1 no answer, 2 usage or bad input.");
   app.set_version_flag("--version", "stowage-solve " STOWAGE_VERSION);
   app.require_subcommand(1);
@@ -268,6 +221,8 @@ int run(int argument_count, char** argument_values) {
 
   BudgetArguments budget_arguments;
   const CLI::App* budget = add_budget_command(app, budget_arguments);
+  BoundArguments bound_arguments;
+  const CLI::App* bound = add_bound_command(app, bound_arguments);
 
   try {
     app.parse(argument_count, argument_values);
@@ -278,6 +233,7 @@ int run(int argument_count, char** argument_values) {
     return kUsage;
   }
   if (budget->parsed()) return run_budget(budget_arguments);
+  if (bound->parsed()) return run_bound(bound_arguments);
   return order->parsed() ? run_order(arguments) : run_layout(arguments);
 }
 

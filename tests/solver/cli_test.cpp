@@ -106,6 +106,43 @@ No order needs less than 7232 B (7.06 KiB):
       "made_by_name": "make", "used_by": 2, "used_by_name": "end"})"));
 }
 
+TEST_F(Cli, BoundNamesWhatMustLive) {
+  // Nothing but `wide` and its maker's input need live while `narrow` runs; the program order keeps `other` too.
+  const std::string step = write("step.json", R"({"format": "stowage-step/1", "name": "s", "tensors": [
+      {"id": 0, "name": "w", "size_bytes": 2048, "persistent": true, "output": false},
+      {"id": 1, "name": "other", "size_bytes": 4096, "persistent": false, "output": false},
+      {"id": 2, "name": "wide", "size_bytes": 8192, "persistent": false, "output": false},
+      {"id": 3, "name": "thin", "size_bytes": 64, "persistent": false, "output": false},
+      {"id": 4, "name": "end", "size_bytes": 8, "persistent": false, "output": true}], "ops": [
+      {"id": 0, "name": "aside", "kind": "k", "reads": [0], "writes": [], "allocates": [1]},
+      {"id": 1, "name": "make", "kind": "k", "reads": [0], "writes": [], "allocates": [2]},
+      {"id": 2, "name": "narrow", "kind": "k", "reads": [2], "writes": [], "allocates": [3]},
+      {"id": 3, "name": "last", "kind": "k", "reads": [1, 3], "writes": [], "allocates": [4]}]})");
+  const Result result = run(fmt::format("bound '{}' --json", step));
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  const Json json = Json::parse(result.output);
+  EXPECT_EQ(json, Json::parse(R"({"name": "s", "bound_bytes": 10304, "persistent_bytes": 2048, "op": 2,
+      "op_name": "narrow", "tensors": [
+        {"tensor": 2, "name": "wide", "size_bytes": 8192, "made_by": 1, "made_by_name": "make", "used_by": 2,
+         "used_by_name": "narrow"},
+        {"tensor": 3, "name": "thin", "size_bytes": 64, "made_by": 2, "made_by_name": "narrow", "used_by": 3,
+         "used_by_name": "narrow"}]})"));
+  const Json searched = Json::parse(run(fmt::format("bound '{}' --json --search", step)).output);
+  EXPECT_EQ(searched["found"], Json::parse(R"({"peak_bytes": 10304, "bound_bytes": 10304, "bound_proof": "must_live",
+      "status": "optimal"})"));
+  EXPECT_THAT(run(fmt::format("bound '{}' --search", step)).output,
+              HasSubstr("The best order found needs 10304 B (10.06 KiB), optimal.\n"));
+}
+
+TEST_F(Cli, BoundAddsUp) {
+  const Json json = Json::parse(run("bound " + alexnet_ + " --json").output);
+  EXPECT_EQ(json["bound_bytes"], 640457036);
+  std::int64_t sum = json["persistent_bytes"];
+  for (const Json& tensor : json["tensors"]) sum += tensor["size_bytes"].get<std::int64_t>();
+  EXPECT_EQ(sum, 640457036);
+  EXPECT_EQ(run("bound nowhere.json").exit_code, 2);
+}
+
 TEST_F(Cli, OrderSaysWhenASearchHasProvenIt) {
   const Result result = run("order " STOWAGE_TEST_DATA "/graphs/vgg16-bs32-sgdm.json.gz --explain");
   EXPECT_THAT(result.output, HasSubstr("B (3305.58 MiB), by search\n"));
@@ -229,7 +266,7 @@ TEST_F(Cli, RefusesBadUsage) {
 
 TEST_F(Cli, HelpsWithExamples) {
   EXPECT_EQ(run("--version").output, "stowage-solve 0.1.0\n");
-  for (const char* arguments : {"--help", "order --help", "layout --help"}) {
+  for (const char* arguments : {"--help", "order --help", "layout --help", "bound --help"}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.output, HasSubstr("Example"));
