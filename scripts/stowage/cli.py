@@ -8,7 +8,8 @@ import typer
 
 from stowage.commands.budget import budget
 from stowage.commands.common import note
-from stowage.commands.plans import explain, plan, sql
+from stowage.commands.explain import explain
+from stowage.commands.plans import plan, sql
 from stowage.commands.runs import info, kernels, ops, peak, tensors
 from stowage.commands.verify import verify
 from stowage.solving import SolverError

@@ -39,11 +39,16 @@ def solver() -> Path:
 
 def plan_budgets(step: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """What `stowage-solve budget STEP ARGUMENT...` answers for a step in the format `stowage-step/1`."""
+    return ask("budget", step, arguments)
+
+
+def ask(command: str, step: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """What `stowage-solve COMMAND STEP ARGUMENT...` answers for a step in the format `stowage-step/1`."""
     program = solver()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "step.json"
         file.write_text(json.dumps(step))
-        output, errors, exit_code = _run([str(program), "budget", str(file), *arguments, "--json"])
+        output, errors, exit_code = _run([str(program), command, str(file), *arguments, "--json"])
     if exit_code != 0:
         lines = errors.strip().splitlines() or [f"'{program}' ended with exit code {exit_code}"]
         raise SolverError(f"cannot plan '{step['name']}': {lines[-1].removeprefix(f'{NAME}: ')}", 2 if exit_code == 2 else 1)

@@ -182,15 +182,12 @@ class Store:
         return run
 
     def step(self, run_id: int | None) -> Row:
-        """The step with that id; for None the newest that has a plan, or else the newest."""
-        if run_id is not None and self.run(run_id)["kind"] != "step":
-            raise StoreError(f"cannot explain run {run_id} of store '{self.path}': it is a run of a graph, not a step of a "
-                             "loop; 'stowage peak' shows what lives at its peak")
-        steps = [run for run in self.runs() if run["kind"] == "step" and run_id in (None, run["run_id"])]
-        if not steps:
-            raise StoreError(f"cannot explain store '{self.path}': it has no step of a loop; train with "
-                             "'with stowage.step():' around each step, or see 'stowage peak'")
-        return self.run(max((run["planned_peak_bytes"] is not None, run["run_id"]) for run in steps)[1])
+        """The run with that id; for None a step of a loop rather than a graph, which may be part of one, and of these the
+        newest that has a plan, or else the newest."""
+        runs = self.runs()
+        if run_id is None and runs:
+            run_id = max((run["kind"] == "step", run["planned_peak_bytes"] is not None, run["run_id"]) for run in runs)[2]
+        return self.run(run_id)
 
     def recorded_step(self, run: Row) -> tuple[list[Op], list[Allocation]]:
         """Its ops in order, and its allocations in order."""

@@ -1,30 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that show what was planned, and why: explain, plan; and sql, which answers any other question."""
+"""The commands that show what was planned: plan; and sql, which answers any other question."""
 
 from typing import Annotated
 
 import typer
 
-from stowage.commands.common import (AsJson, Limit, RunId, StorePath, cut, note_mismatch, note_run, print_json, suggest,
-                                     tensor_name)
-from stowage.explaining import print_explanation, to_json
-from stowage.moves import explain as explain_step
+from stowage.commands.common import (AsJson, Limit, RunId, StorePath, cut, note_run, print_json, suggest, tensor_name)
 from stowage.store import Row, Store
 from stowage.text import NOTHING, duration, print_table, size
-
-
-def explain(store: StorePath, run_id: RunId = None, as_json: AsJson = False) -> None:
-    """Says where a step's peak is, what lives there, and what would move it where."""
-    with Store(store) as opened:
-        run = opened.step(run_id)
-        found = explain_step(*opened.recorded_step(run))
-    if as_json:
-        return print_json({"run": run, **to_json(found)})
-
-    note_run(run)
-    note_mismatch("the record", {"live_bytes": found.peak.live_bytes}, run["unplanned_peak_bytes"])
-    print_explanation(found)
-    suggest("peak", store, run["run_id"])
 
 
 def plan(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the peak of a run of a graph is, before and after planning, why, and what would lower it. Needs no torch."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from stowage import roles
+from stowage.limits import DEADLINE_MS, Bounds, Limit, Proof
+from stowage.places import Modules, group
+from stowage.problem import choose_run
+from stowage.replay import Replay
+from stowage.roles import CLASSES, GRADIENTS
+from stowage.scaling import Binding, bind, find_batch
+from stowage.solving import SolverError, plan_budgets
+from stowage.store import Row, Store, StoreError, moved_ops
+
+START, FORWARD, END_OF_FORWARD, BACKWARD, UPDATE, GRAPH = (
+    "before the first op", "forward", "end of the forward", "backward", "update", "graph")
+#: What a training may take longer, for less memory.
+SLOWDOWN = 1.05
+
+
+@dataclass(frozen=True)
+class Share:
+    name: str
+    tensors: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """The run in one order: as written, or as planned."""
+
+    peak_bytes: int
+    op: Row | None  # None: the peak is before the first op
+    step: int  # the place of the op in the order
+    place: str
+    place_number: int  # it is the place's n-th op in this order, from 1
+    place_ops: int  # of how many
+    classes: list[Share]  # of what lives at the peak, to which they add up, as the modules do
+    modules: list[Share]
+    gradients_kept: int  # that outlive the backward
+    forward_end_op: Row | None
+    forward_end_bytes: int | None  # the most that lives while that op runs
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the plan changed."""
+
+    ops: int
+    moved_ops: int
+    gradients: int
+    reused_tensors: int  # that lie where a dying input lay
+    reused_bytes: int
+
+
+@dataclass(frozen=True)
+class Help:
+    """Something that would lower the peak, and the peak then."""
+
+    name: str
+    peak_bytes: int
+    how: str
+    time_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class GraphExplanation:
+    before: Side
+    after: Side | None
+    modules_are_recorded: bool
+    changes: Changes | None
+    proof: Proof | None
+    unproven: str  # why there is no proof
+    limits: list[Limit]
+    binding: Binding | None
+    helps: list[Help]
+    classes: dict[int, str]  # of the proof's tensors
+    op_names: dict[int, str]  # of the proof's op
+
+
+def explain_graph(store: Store, run: Row) -> GraphExplanation:
+    """Explains a run of a graph, with the help of the solver where that is there."""
+    return _Explainer(store, run).explain()
+
+
+class _Explainer:
+    def __init__(self, store: Store, run: Row) -> None:
+        self.store, self.run = store, run
+        self.phases = roles.phases_of(store, run)
+        self.classes = roles.classes_of(store, run)
+        self.modules = Modules(store, run, self.phases)
+        self.ops = {op["op"]: op for op in store.query(
+            "SELECT op, name, kind, scope, source FROM ops WHERE run_id = ? ORDER BY op", run["run_id"])}
+        self.before = Replay(store, run, planned=False)
+        self.after = Replay(store, run, planned=True) if run["planned_peak_bytes"] is not None else None
+
+    def explain(self) -> GraphExplanation:
+        program = list(self.ops)
+        order = [row["op"] for row in self.store.query("SELECT op FROM plan_order WHERE run_id = ? ORDER BY step",
+                                                       self.run["run_id"])]
+        before = self._side(self.before, program)
+        after = self._side(self.after, order) if self.after else None
+        binding, bounds, proof, unproven, limits = self._binding(), None, None, "", []
+        least = (after or before).peak_bytes
+        try:
+            bounds = Bounds(self.store, self.run)
+            proof = bounds.prove()
+            if after is None:
+                least = min(least, bounds.least_peak())
+            limits = bounds.limits(least)
+        except SolverError as error:
+            bounds, unproven = None, str(error)
+        return GraphExplanation(before, after, self.modules.are_recorded, self._changes(order) if after else None, proof,
+                                unproven, limits, binding, self._helps(bounds, binding, least),
+                                {each["tensor"]: self.classes[each["tensor"]] for each in proof.tensors} if proof else {},
+                                {proof.op: self.ops[proof.op]["name"]} if proof and proof.op >= 0 else {})
+
+    def _binding(self) -> Binding | None:
+        batch = find_batch(self.store, self.run, self.classes, self.phases) if self.phases else None
+        return bind(batch, self.before, self.after) if batch else None
+
+    def _side(self, replay: Replay, order: list[int]) -> Side:
+        live = replay.live_at_peak()
+        sizes = defaultdict(list)
+        for tensor, size in live.items():
+            sizes[self.classes[tensor]].append(size)
+        steps = {op: step for step, op in enumerate(order)}
+        op = replay.peak_op
+        place = self._place(op)
+        same = [each for each in order if self._place(each) == place]
+        end = self.phases.forward_end_op if self.phases else None
+        return Side(
+            replay.peak_bytes, self.ops[op] if op is not None else None, replay.peak_step, place,
+            same.index(op) + 1 if op is not None else 0, len(same),
+            [Share(name, len(sizes[name]), sum(sizes[name])) for name in CLASSES if sizes[name]],
+            [Share(*each) for each in group((self.modules.of_tensor.get(tensor, ""), size) for tensor, size in live.items())],
+            self._gradients_kept(replay, steps),
+            self.ops[end] if end is not None else None,
+            replay.most_during(end, steps[end]) if end is not None else None)
+
+    def _place(self, op: int | None) -> str:
+        if op is None:
+            return START
+        if self.phases is None:
+            return GRAPH
+        if op in self.phases.updates:
+            return UPDATE
+        end = self.phases.forward_end_op
+        return BACKWARD if op > end else END_OF_FORWARD if op == end else FORWARD
+
+    def _gradients_kept(self, replay: Replay, steps: dict[int, int]) -> int:
+        """How many gradients live when the last op of the backward has run."""
+        if self.phases is None:
+            return 0
+        last = max((step for op, step in steps.items() if self._place(op) == BACKWARD), default=-1)
+        ends = {event["tensor"]: event["step"] for event in replay.events if event["change_bytes"] < 0}
+        return sum(name == GRADIENTS and ends.get(tensor, last + 1) > last for tensor, name in self.classes.items())
+
+    def _changes(self, order: list[int]) -> Changes:
+        reused = self.store.query("SELECT count(*) AS tensors, coalesce(sum(t.size_bytes), 0) AS size_bytes FROM points AS p "
+                                  "JOIN tensors AS t ON t.run_id = p.run_id AND t.tensor = p.tensor "
+                                  "WHERE p.run_id = ? AND p.kind = 'reuse'", self.run["run_id"])[0]
+        gradients = sum(name == GRADIENTS for name in self.classes.values())
+        return Changes(len(order), len(moved_ops(order)), gradients, reused["tensors"], reused["size_bytes"])
+
+    def _helps(self, bounds: Bounds | None, binding: Binding | None, peak_bytes: int) -> list[Help]:
+        """What would lower the peak, which is `peak_bytes` in the best order known."""
+        found = []
+        if bounds is not None and self.after is None:
+            found.append(Help("a plan", peak_bytes, "train on: stowage plans a step that it has seen twice"))
+        kept = sum(size for tensor, size in self.before.throughout.items() if self.classes[tensor] == GRADIENTS)
+        if kept:
+            found.append(Help("gradients not kept", peak_bytes - kept, "let p.grad be None before a step: "
+                              "optimizer.zero_grad(set_to_none=True)"))
+        if bounds is not None:
+            found += self._again(bounds)
+        half = next((each for each in binding.sizes if each.batch < binding.batch), None) if binding else None
+        if half:
+            at_half = half.before_bytes if half.after_bytes is None else half.after_bytes
+            found.append(Help(f"batch {half.batch}", at_half, "half of the batch, in the order of now"))
+        return [each for each in found if each.peak_bytes < peak_bytes or each.name == "a plan"]
+
+    def _again(self, bounds: Bounds) -> list[Help]:
+        """Ops that run again instead of keeping what they made."""
+        try:
+            choose_run(self.store, self.run["run_id"])
+        except StoreError:
+            return []
+        found = plan_budgets(bounds.problem, ["--slowdown", str(SLOWDOWN), "--deadline-ms", str(DEADLINE_MS)])
+        row = found["rows"][0]
+        return [Help("ops that run again", row["peak_bytes"], f"stowage.enable(budget=\"{row['peak_bytes']}\")",
+                     row["time_ratio"])]

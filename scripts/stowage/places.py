@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""To which module of the model an op or a tensor belongs. Needs no torch."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from stowage import roles
+from stowage.store import Row, Store
+
+# What ends the name of a parameter or buffer: what comes before is its module.
+_LEAF = re.compile(r"_(?:(?:in_proj_)?(?:weight|bias)(?:_[a-z]+_l\d+)?|running_(?:mean|var)|num_batches_tracked|[^_]+)$")
+_MOST_GROUPS = 12
+
+
+class Modules:
+    """Paths such as `layer1.0.conv1`: as recorded with the ops or, where they are not, by the parameters that the ops use.
+
+    Names of parameters have "_" for ".": `layer1_0_conv1` is what can be said without a recorded path.
+    """
+
+    def __init__(self, store: Store, run: Row, phases: roles.Phases | None) -> None:
+        run_id = run["run_id"]
+        ops = store.query("SELECT op, name, scope FROM ops WHERE run_id = ? ORDER BY op", run_id)
+        tensors = store.query("SELECT tensor, name FROM tensors WHERE run_id = ? AND kind = 'input'", run_id)
+        self.are_recorded = any(op["scope"] for op in ops)
+        self._paths = {scope.replace(".", "_"): scope for op in ops for scope in _prefixes(op["scope"])}
+        params = {tensor["name"][2:] for tensor in tensors if tensor["name"].startswith("p_")} if phases else set()
+        self.of_tensor = {tensor["tensor"]: self._owner(tensor["name"], params) for tensor in tensors} if phases else {}
+        self.of_op: dict[int, str] = {}
+        reads, makes = defaultdict(list), defaultdict(list)
+        for use in store.query("SELECT op, tensor FROM uses WHERE run_id = ? AND kind = 'read' ORDER BY use", run_id):
+            reads[use["op"]].append(use["tensor"])
+        for made in store.query("SELECT op, tensor FROM allocations WHERE run_id = ? ORDER BY allocation", run_id):
+            makes[made["op"]].append(made["tensor"])
+        inputs = {tensor["tensor"] for tensor in tensors}
+        for op in ops:
+            read = sorted(reads[op["op"]], key=lambda tensor: tensor not in inputs)
+            self.of_op[op["op"]] = op["scope"] or next(filter(None, (self.of_tensor.get(each) for each in read)), "")
+            for tensor in makes[op["op"]]:
+                self.of_tensor[tensor] = self.of_op[op["op"]]
+
+    def _owner(self, name: str, params: set[str]) -> str:
+        """The module of an input; "" for what belongs to none."""
+        if name.startswith("s_"):
+            endings = [param for param in params if name.endswith(f"_{param}")]
+            name = f"p_{max(endings, key=len, default='')}"
+        if not name.startswith(("p_", "b_", "g_")):
+            return ""
+        parts = name[2:].split("_")
+        for count in range(len(parts) - 1, 0, -1):
+            path = self._paths.get("_".join(parts[:count]))
+            if path is not None:
+                return path
+        return _LEAF.sub("", name[2:]) if "_" in name[2:] else ""
+
+
+def group(tensors: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
+    """Sums up tensors, each a path and bytes, to as many levels as leave few enough groups.
+
+    Returns the name, the number of tensors and the bytes of each group, largest first.
+    """
+    tensors = list(tensors)
+    separator = "." if any("." in path for path, _ in tensors) else "_"
+    for levels in (3, 2, 1):
+        found: dict[str, list[int]] = defaultdict(list)
+        for path, size in tensors:
+            found[separator.join(path.split(separator)[:levels])].append(size)
+        if len(found) <= _MOST_GROUPS:
+            break
+    groups = [(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
+    return sorted(groups, key=lambda each: (-each[2], each[0]))
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)] if path else []
