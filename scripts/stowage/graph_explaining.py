@@ -16,6 +16,7 @@ from stowage.store import Row, Store, StoreError, moved_ops
 
 START, FORWARD, END_OF_FORWARD, BACKWARD, UPDATE, GRAPH = (
     "before the first op", "forward", "end of the forward", "backward", "update", "graph")
+MIB = 1 << 20
 #: What a training may take longer, for less memory.
 SLOWDOWN = 1.05
 
@@ -57,10 +58,10 @@ class Changes:
 
 @dataclass(frozen=True)
 class Help:
-    """Something that would lower the peak, and the peak then."""
+    """Something that may lower the peak, and the peak then; None if it would not help."""
 
     name: str
-    peak_bytes: int
+    peak_bytes: int | None
     how: str
     time_ratio: float | None = None
 
@@ -76,8 +77,6 @@ class GraphExplanation:
     limits: list[Limit]
     binding: Binding | None
     helps: list[Help]
-    classes: dict[int, str]  # of the proof's tensors
-    op_names: dict[int, str]  # of the proof's op
 
 
 def explain_graph(store: Store, run: Row) -> GraphExplanation:
@@ -106,16 +105,14 @@ class _Explainer:
         least = (after or before).peak_bytes
         try:
             bounds = Bounds(self.store, self.run)
-            proof = bounds.prove()
+            proof = bounds.prove(self.classes)
             if after is None:
                 least = min(least, bounds.least_peak())
             limits = bounds.limits(least)
         except SolverError as error:
             bounds, unproven = None, str(error)
         return GraphExplanation(before, after, self.modules.are_recorded, self._changes(order) if after else None, proof,
-                                unproven, limits, binding, self._helps(bounds, binding, least),
-                                {each["tensor"]: self.classes[each["tensor"]] for each in proof.tensors} if proof else {},
-                                {proof.op: self.ops[proof.op]["name"]} if proof and proof.op >= 0 else {})
+                                unproven, limits, binding, self._helps(bounds, binding, least))
 
     def _binding(self) -> Binding | None:
         batch = find_batch(self.store, self.run, self.classes, self.phases) if self.phases else None
@@ -135,7 +132,7 @@ class _Explainer:
             replay.peak_bytes, self.ops[op] if op is not None else None, replay.peak_step, place,
             same.index(op) + 1 if op is not None else 0, len(same),
             [Share(name, len(sizes[name]), sum(sizes[name])) for name in CLASSES if sizes[name]],
-            [Share(*each) for each in group((self.modules.of_tensor.get(tensor, ""), size) for tensor, size in live.items())],
+            [Share(*each) for each in group((self.modules.of_tensor.get(tensor, ""), live[tensor]) for tensor in live)],
             self._gradients_kept(replay, steps),
             self.ops[end] if end is not None else None,
             replay.most_during(end, steps[end]) if end is not None else None)
@@ -159,8 +156,8 @@ class _Explainer:
         return sum(name == GRADIENTS and ends.get(tensor, last + 1) > last for tensor, name in self.classes.items())
 
     def _changes(self, order: list[int]) -> Changes:
-        reused = self.store.query("SELECT count(*) AS tensors, coalesce(sum(t.size_bytes), 0) AS size_bytes FROM points AS p "
-                                  "JOIN tensors AS t ON t.run_id = p.run_id AND t.tensor = p.tensor "
+        reused = self.store.query("SELECT count(*) AS tensors, coalesce(sum(t.size_bytes), 0) AS size_bytes "
+                                  "FROM points AS p JOIN tensors AS t ON t.run_id = p.run_id AND t.tensor = p.tensor "
                                   "WHERE p.run_id = ? AND p.kind = 'reuse'", self.run["run_id"])[0]
         gradients = sum(name == GRADIENTS for name in self.classes.values())
         return Changes(len(order), len(moved_ops(order)), gradients, reused["tensors"], reused["size_bytes"])
@@ -169,26 +166,30 @@ class _Explainer:
         """What would lower the peak, which is `peak_bytes` in the best order known."""
         found = []
         if bounds is not None and self.after is None:
-            found.append(Help("a plan", peak_bytes, "train on: stowage plans a step that it has seen twice"))
+            found.append(Help("let stowage plan the order", peak_bytes if peak_bytes < self.before.peak_bytes else None,
+                              "train on: it plans a step that it has seen twice"))
         kept = sum(size for tensor, size in self.before.throughout.items() if self.classes[tensor] == GRADIENTS)
         if kept:
-            found.append(Help("gradients not kept", peak_bytes - kept, "let p.grad be None before a step: "
-                              "optimizer.zero_grad(set_to_none=True)"))
+            found.append(Help("keep no gradients", peak_bytes - kept, "let p.grad be None before a step, as "
+                              "optimizer.zero_grad() does"))
         if bounds is not None:
-            found += self._again(bounds)
+            found += self._again(bounds, peak_bytes)
         half = next((each for each in binding.sizes if each.batch < binding.batch), None) if binding else None
         if half:
             at_half = half.before_bytes if half.after_bytes is None else half.after_bytes
-            found.append(Help(f"batch {half.batch}", at_half, "half of the batch, in the order of now"))
-        return [each for each in found if each.peak_bytes < peak_bytes or each.name == "a plan"]
+            found.append(Help(f"halve the batch, to {half.batch}", at_half if at_half < peak_bytes else None,
+                              "predicted for the order of now"))
+        return found
 
-    def _again(self, bounds: Bounds) -> list[Help]:
-        """Ops that run again instead of keeping what they made."""
+    def _again(self, bounds: Bounds, peak_bytes: int) -> list[Help]:
+        """Empty if that cannot be planned from the run."""
         try:
             choose_run(self.store, self.run["run_id"])
-        except StoreError:
+            found = plan_budgets(bounds.problem, ["--slowdown", str(SLOWDOWN), "--deadline-ms", str(DEADLINE_MS)])
+        except (StoreError, SolverError):
             return []
-        found = plan_budgets(bounds.problem, ["--slowdown", str(SLOWDOWN), "--deadline-ms", str(DEADLINE_MS)])
         row = found["rows"][0]
-        return [Help("ops that run again", row["peak_bytes"], f"stowage.enable(budget=\"{row['peak_bytes']}\")",
-                     row["time_ratio"])]
+        helps = row["peak_bytes"] < peak_bytes and row["repeats"] > 0
+        budget = f"{-(-row['peak_bytes'] // MIB)}MiB" if row["peak_bytes"] > MIB else str(row["peak_bytes"])
+        return [Help(f"run ops again instead of keeping what they made, in up to {SLOWDOWN} times the time",
+                     row["peak_bytes"] if helps else None, f'stowage.enable(budget="{budget}")', row["time_ratio"])]

@@ -22,6 +22,7 @@ class Proof:
     bound_bytes: int
     throughout_bytes: int  # inputs and constants
     op: int  # -1: what lives throughout is the bound
+    op_name: str
     tensors: list[Row]  # that live besides, largest first: which op makes each before, and which uses it after
 
 
@@ -30,7 +31,7 @@ class Limit:
     """Ops that keep their order for a reason that data does not show, and what that costs."""
 
     reason: str  # several joined by " and "
-    ops: int  # that wait for an earlier one
+    ops: int  # that wait for another, or are waited for
     kinds: list[str]  # of ops, most frequent first
     bound_bytes: int  # no order needs less without it either
     least_bytes: int | None  # of the best order found without it; None if none was looked for: the bound is the peak
@@ -42,14 +43,15 @@ class Bounds:
 
     def __init__(self, store: Store, run: Row) -> None:
         self.problem = to_problem(store, run)
-        rows = store.query("SELECT op, after_op, reason FROM dependencies WHERE run_id = ? ORDER BY dependency", run["run_id"])
+        rows = store.query("SELECT op, after_op, reason FROM dependencies WHERE run_id = ?", run["run_id"])
         self._reasons = defaultdict(set)
         for row in rows:
             self._reasons[row["op"], row["after_op"]].add(row["reason"])
 
-    def prove(self) -> Proof:
+    def prove(self, classes: dict[int, str]) -> Proof:
         found = ask("bound", self.problem, [])
-        return Proof(found["bound_bytes"], found["persistent_bytes"], found["op"], found["tensors"])
+        tensors = [{**tensor, "class": classes[tensor["tensor"]]} for tensor in found["tensors"]]
+        return Proof(found["bound_bytes"], found["persistent_bytes"], found["op"], found["op_name"], tensors)
 
     def least_peak(self) -> int:
         """Of the best order that a short search finds."""
@@ -70,12 +72,14 @@ class Bounds:
         ops = [{**op, "after": [earlier for earlier in op["after"] if (op["id"], earlier) not in free]}
                for op in self.problem["ops"]]
         without = {**self.problem, "ops": ops}
-        kinds = Counter(self.problem["ops"][op]["kind"] for op in {op for pair in tied for op in pair})
+        tied_ops = {op for pair in tied for op in pair}
+        kinds = Counter(op["kind"] for op in self.problem["ops"] if op["id"] in tied_ops)
         bound_bytes, least_bytes = ask("bound", without, [])["bound_bytes"], None
         if bound_bytes < peak_bytes:
             least_bytes = min(peak_bytes, _search(without)["found"]["peak_bytes"])
-        return Limit(" and ".join(reasons), len({op for op, _ in tied}), [kind for kind, _ in kinds.most_common()],
-                     min(bound_bytes, peak_bytes), least_bytes, peak_bytes - (peak_bytes if least_bytes is None else least_bytes))
+        costs_bytes = 0 if least_bytes is None else peak_bytes - least_bytes
+        return Limit(" and ".join(reasons), len(tied_ops), [kind for kind, _ in kinds.most_common()],
+                     min(bound_bytes, peak_bytes), least_bytes, costs_bytes)
 
 
 def _search(problem: Row) -> Row:

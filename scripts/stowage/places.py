@@ -42,12 +42,13 @@ class Modules:
 
     def _owner(self, name: str, params: set[str]) -> str:
         """The module of an input; "" for what belongs to none."""
-        if name.startswith("s_"):
-            endings = [param for param in params if name.endswith(f"_{param}")]
-            name = f"p_{max(endings, key=len, default='')}"
+        parts = name[2:].split("_")
+        if name.startswith("s_"):  # the name of the state comes before that of the parameter
+            params_in_it = ["_".join(parts[begin:]) for begin in range(1, len(parts))]
+            name = f"p_{next((param for param in params_in_it if param in params), '')}"
+            parts = name[2:].split("_")
         if not name.startswith(("p_", "b_", "g_")):
             return ""
-        parts = name[2:].split("_")
         for count in range(len(parts) - 1, 0, -1):
             path = self._paths.get("_".join(parts[:count]))
             if path is not None:

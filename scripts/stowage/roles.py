@@ -52,8 +52,9 @@ def phases_of(store: Store, run: Row) -> Phases | None:
     run_id = run["run_id"]
     inputs = store.query("SELECT tensor, name FROM tensors WHERE run_id = ? AND kind = 'input'", run_id)
     params = {tensor["name"].removeprefix("p_") for tensor in inputs if tensor["name"].startswith("p_")}
-    loss = store.query("SELECT max(u.op) AS op FROM uses AS u JOIN tensors AS t ON t.run_id = u.run_id AND t.tensor = u.tensor "
-                       "WHERE t.run_id = ? AND t.kind = 'output' AND t.name = 'loss' AND u.kind <> 'read'", run_id)[0]["op"]
+    loss = store.query("""
+        SELECT max(u.op) AS op FROM uses AS u JOIN tensors AS t ON t.run_id = u.run_id AND t.tensor = u.tensor
+        WHERE t.run_id = ? AND t.kind = 'output' AND t.name = 'loss' AND u.kind <> 'read'""", run_id)[0]["op"]
     if loss is None or not params:
         return None
     # As written, the updates follow the whole backward. The order of a graph that a budget has made is another.

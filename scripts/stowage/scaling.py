@@ -59,7 +59,8 @@ def find_batch(store: Store, run: Row, classes: dict[int, str], phases: roles.Ph
     What the forward and the backward make grows with it, but for what has the shape of a parameter or, in no dimension,
     a multiple of the batch. Of workspaces only the size is recorded: those as large as a parameter do not grow.
     """
-    tensors = store.query("SELECT tensor, name, shape, size_bytes FROM tensors WHERE run_id = ? ORDER BY tensor", run["run_id"])
+    tensors = store.query("SELECT tensor, name, shape, size_bytes FROM tensors WHERE run_id = ? ORDER BY tensor",
+                          run["run_id"])
     shapes = {tensor["tensor"]: _dimensions(tensor["shape"]) for tensor in tensors}
     first = next((shapes[tensor["tensor"]] for tensor in tensors if tensor["name"] == "input_0"), None)
     if not first or first[0] < 1:

@@ -109,16 +109,9 @@ def test_a_peak_that_was_stated_otherwise_is_pointed_out(stowage: Stowage, step_
     assert shown(stowage, note=NOTE + "stowage: the record states a peak of 5 B, its events replayed have 8388608 B\n")
 
 
-def test_a_store_without_steps(stowage: Stowage, store: Path) -> None:
-    assert refused(stowage, "run.db") == (
-        "cannot explain store 'run.db': it has no step of a loop; train with 'with stowage.step():' around each step, or see "
-        "'stowage peak'")
-
-
-def test_a_run_that_is_no_step(stowage: Stowage, step_store: Path) -> None:
-    assert refused(stowage, "run.db", "--run", "2") == (
-        "cannot explain run 2 of store 'run.db': it is a run of a graph, not a step of a loop; 'stowage peak' shows what "
-        "lives at its peak")
+def test_a_step_of_a_loop_comes_before_the_graphs_that_ran_in_it(stowage: Stowage, step_store: Path) -> None:
+    change_store(step_store, UPDATE)  # the step has no plan now, but a run of a graph has
+    assert json.loads(shown(stowage, "--json", note=""))["run"]["run_id"] == 4
 
 
 def test_a_run_that_is_not_there(stowage: Stowage, step_store: Path) -> None:
@@ -137,8 +130,7 @@ def test_no_file_and_no_runs(stowage: Stowage, tmp_path: Path) -> None:
     assert refused(stowage, "nowhere.db") == "cannot open store 'nowhere.db': no such file; check the path"
     change_store(tmp_path / "new.db", SCHEMA)
     assert refused(stowage, "new.db") == (
-        "cannot explain store 'new.db': it has no step of a loop; train with 'with stowage.step():' around each step, or see "
-        "'stowage peak'")
+        "cannot choose a run of store 'new.db': it has none; profile a run into it first")
 
 
 def test_it_needs_no_torch(stowage_process: Stowage, step_store: Path) -> None:

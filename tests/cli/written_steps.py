@@ -2,6 +2,7 @@
 """Writes stores of graphs that a test spells out op by op; what is allocated and freed when follows from the uses."""
 
 import sqlite3
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -55,6 +56,7 @@ class _Writer:
             made += [("", "workspace", op.workspace, "")] if op.workspace else []
             self.made.append(list(range(len(self.tensors), len(self.tensors) + len(made))))
             self.tensors += made
+        self.maker = {name: number for number, op in enumerate(graph.ops) for name in op.makes}
         self.ids = {name: number for number, (name, *_) in enumerate(self.tensors) if name}
         for number, op in enumerate(graph.ops):
             for kind, names in (("read", op.reads), ("write", op.writes), ("result", tuple(op.makes))):
@@ -68,12 +70,14 @@ class _Writer:
         return {
             "runs": [(1, name, "57", "()", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_000_000_000_000, 2, 0, 1,
                       9_000, peak, "graph()", "2", 64, 0, "graph")],
-            "ops": [(1, number, op.name, op.kind, op.scope, op.source, 10 * number, 10, 1, None)
+            "ops": [(1, number, op.name, op.kind, op.scope, op.source, 10 * number, 10, int(not op.writes), None)
                     for number, op in enumerate(ops)],
             "tensors": [(1, number, name, kind, size, "Float", shape)
                         for number, (name, kind, size, shape) in enumerate(self.tensors)],
             "uses": [(1, number, *row) for number, row in enumerate(self.uses)],
             "dependencies": [(1, number, *row) for number, row in enumerate(after)],
+            "reuses": [(1, number, self.maker[tensor], self.ids[tensor], self.ids[of], 0, 0)
+                       for number, (tensor, of) in enumerate(self.graph.takes_over.items())],
             "allocations": allocations,
             **(self.plan_rows(peak) if self.graph.order is not None else {}),
         }
@@ -91,9 +95,13 @@ class _Writer:
     def play(self, order: list[int], takes_over: dict[str, str]) -> tuple[int, list[tuple], list[tuple]]:
         """Runs the ops in an order: the peak, the allocations and the points."""
         place = {op: step for step, op in enumerate(order)}
-        last = {}
+        last = {tensor: op for op, made in enumerate(self.made) for tensor in made}
         for op, tensor, _, _ in self.uses:
             last[tensor] = max(op, last.get(tensor, op), key=place.__getitem__)
+        dying = defaultdict(list)
+        for tensor, op in last.items():
+            if self.tensors[tensor][1] in ("intermediate", "workspace"):
+                dying[op].append(tensor)
         live = peak = sum(size for _, kind, size, _ in self.tensors if kind == "input")
         events, rows, points = count(), {}, []
         taken = {self.ids[name]: self.ids[of] for name, of in takes_over.items()}
@@ -104,9 +112,7 @@ class _Writer:
                 peak = max(peak, live)
                 points.append(("reuse" if tensor in taken else "place", op, tensor, taken.get(tensor)))
                 rows[tensor] = [tensor, op, index, size, size, 0, next(events), None, None, "allocator", 0]
-            dying = [tensor for tensor in rows if rows[tensor][7] is None and last.get(tensor, op) == op
-                     and self.tensors[tensor][1] != "output"]
-            for tensor in sorted(dying, key=lambda tensor: self.tensors[tensor][1] != "workspace"):
+            for tensor in sorted(dying[op], key=lambda tensor: self.tensors[tensor][1] != "workspace"):
                 rows[tensor][7:9] = op, next(events)
                 if tensor not in taken.values():
                     live -= self.tensors[tensor][2]

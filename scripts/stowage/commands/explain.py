@@ -17,7 +17,7 @@ def explain(store: StorePath, run_id: RunId = None, as_json: AsJson = False) -> 
     """
     with Store(store) as opened:
         run = opened.step(run_id)
-        others = _other_names(opened, run) if run_id is None else []
+        others = _other_names(opened, run) if run_id is None and not is_step(run) else []
         if not is_step(run):
             found = explain_graph(opened, run)
         else:
@@ -41,5 +41,5 @@ def explain(store: StorePath, run_id: RunId = None, as_json: AsJson = False) -> 
 
 def _other_names(store: Store, run: Row) -> list[str]:
     """The newest planned runs of what else the store has, each with its id."""
-    newest = {(each["kind"], each["name"]): each["run_id"] for each in store.runs() if each["planned_peak_bytes"] is not None}
-    return [f"{run_id} '{name}'" for (_, name), run_id in newest.items() if name != run["name"]]
+    newest = {each["name"]: each["run_id"] for each in store.runs() if each["planned_peak_bytes"] is not None}
+    return [f"{run_id} '{name}'" for name, run_id in newest.items() if name != run["name"]]
