@@ -12,7 +12,7 @@ from stowage.replay import Replay
 from stowage.roles import CLASSES, GRADIENTS
 from stowage.scaling import Binding, bind, find_batch
 from stowage.solving import SolverError, plan_budgets
-from stowage.store import Row, Store, StoreError, moved_ops
+from stowage.store import DAMAGED, Row, Store, StoreError, moved_ops
 
 START, FORWARD, END_OF_FORWARD, BACKWARD, UPDATE, GRAPH = (
     "before the first op", "forward", "end of the forward", "backward", "update", "graph")
@@ -81,7 +81,17 @@ class GraphExplanation:
 
 def explain_graph(store: Store, run: Row) -> GraphExplanation:
     """Explains a run of a graph, with the help of the solver where that is there."""
-    return _Explainer(store, run).explain()
+    explainer = _Explainer(store, run)
+    why_not = None
+    if not run["complete"]:
+        why_not = "it ended early; profile again"
+    elif not explainer.ops:
+        why_not = "it has no ops; choose another from 'stowage info'"
+    elif explainer.after is not None and sorted(explainer.order) != sorted(explainer.ops):
+        why_not = f"its plan has not each op once; {DAMAGED}"
+    if why_not is not None:
+        raise StoreError(f"cannot explain run {run['run_id']} of store '{store.path}': {why_not}")
+    return explainer.explain()
 
 
 class _Explainer:
@@ -92,15 +102,14 @@ class _Explainer:
         self.modules = Modules(store, run, self.phases)
         self.ops = {op["op"]: op for op in store.query(
             "SELECT op, name, kind, scope, source FROM ops WHERE run_id = ? ORDER BY op", run["run_id"])}
+        self.order = [row["op"] for row in store.query("SELECT op FROM plan_order WHERE run_id = ? ORDER BY step",
+                                                       run["run_id"])]
         self.before = Replay(store, run, planned=False)
         self.after = Replay(store, run, planned=True) if run["planned_peak_bytes"] is not None else None
 
     def explain(self) -> GraphExplanation:
-        program = list(self.ops)
-        order = [row["op"] for row in self.store.query("SELECT op FROM plan_order WHERE run_id = ? ORDER BY step",
-                                                       self.run["run_id"])]
-        before = self._side(self.before, program)
-        after = self._side(self.after, order) if self.after else None
+        before = self._side(self.before, list(self.ops))
+        after = self._side(self.after, self.order) if self.after else None
         binding, bounds, proof, unproven, limits = self._binding(), None, None, "", []
         least = (after or before).peak_bytes
         try:
@@ -111,7 +120,7 @@ class _Explainer:
             limits = bounds.limits(least)
         except SolverError as error:
             bounds, unproven = None, str(error)
-        return GraphExplanation(before, after, self.modules.are_recorded, self._changes(order) if after else None, proof,
+        return GraphExplanation(before, after, self.modules.are_recorded, self._changes() if after else None, proof,
                                 unproven, limits, binding, self._helps(bounds, binding, least))
 
     def _binding(self) -> Binding | None:
@@ -155,12 +164,12 @@ class _Explainer:
         ends = {event["tensor"]: event["step"] for event in replay.events if event["change_bytes"] < 0}
         return sum(name == GRADIENTS and ends.get(tensor, last + 1) > last for tensor, name in self.classes.items())
 
-    def _changes(self, order: list[int]) -> Changes:
+    def _changes(self) -> Changes:
         reused = self.store.query("SELECT count(*) AS tensors, coalesce(sum(t.size_bytes), 0) AS size_bytes "
                                   "FROM points AS p JOIN tensors AS t ON t.run_id = p.run_id AND t.tensor = p.tensor "
                                   "WHERE p.run_id = ? AND p.kind = 'reuse'", self.run["run_id"])[0]
         gradients = sum(name == GRADIENTS for name in self.classes.values())
-        return Changes(len(order), len(moved_ops(order)), gradients, reused["tensors"], reused["size_bytes"])
+        return Changes(len(self.order), len(moved_ops(self.order)), gradients, reused["tensors"], reused["size_bytes"])
 
     def _helps(self, bounds: Bounds | None, binding: Binding | None, peak_bytes: int) -> list[Help]:
         """What would lower the peak, which is `peak_bytes` in the best order known."""

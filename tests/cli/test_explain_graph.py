@@ -242,7 +242,7 @@ def random_graph(chance: random.Random) -> Graph:
 def test_the_peak_is_what_the_allocations_make_and_its_parts_add_up(tmp_path: Path,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOWAGE_SOLVE", "nowhere/stowage-solve")
-    for seed in range(60):
+    for seed in range(25):
         graph = random_graph(random.Random(seed))
         path = rewrite(tmp_path / "run.db", graph)
         side = explained(path).before
@@ -251,3 +251,36 @@ def test_the_peak_is_what_the_allocations_make_and_its_parts_add_up(tmp_path: Pa
         for shares in (side.classes, side.modules):
             assert sum(share.size_bytes for share in shares) == peak_bytes, f"seed {seed}"
         assert sum(share.tensors for share in side.classes) == len(live), f"seed {seed}"
+
+
+@pytest.mark.parametrize(("script", "why"), [
+    ("UPDATE runs SET complete = 0", "it ended early; profile again"),
+    ("DELETE FROM plans; DELETE FROM allocations; DELETE FROM uses; DELETE FROM dependencies; DELETE FROM ops",
+     "it has no ops; choose another from 'stowage info'"),
+    ("DELETE FROM plan_order WHERE step = 5",
+     "its plan has not each op once; the file is damaged: move it away and profile again"),
+])
+def test_a_run_that_cannot_be_explained(stowage: Stowage, graph_store: Path, script: str, why: str) -> None:
+    change_store(graph_store, f"PRAGMA foreign_keys = ON; {script}")
+    result = stowage("explain", "run.db", "--run", "1")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"stowage: cannot explain run 1 of store 'run.db': {why}\n"
+
+
+def test_whatever_bytes_are_wrong_the_answer_is_a_line(stowage: Stowage, graph_store: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOWAGE_SOLVE", "nowhere/stowage-solve")
+    whole = graph_store.read_bytes()
+    refusals = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        content = bytearray(whole)
+        for _ in range(chance.choice([1, 5, 30])):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        graph_store.with_name("damaged.db").write_bytes(content)
+        result = stowage("explain", "damaged.db")
+        assert result.returncode in (0, 1), f"seed {seed}"
+        if result.returncode == 1:
+            refusals += 1
+            assert result.stderr.startswith("stowage: cannot ") and result.stderr.count("\n") == 1, f"seed {seed}"
+    assert refusals > 0
