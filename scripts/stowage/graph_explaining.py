@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stowage import roles
 from stowage.limits import DEADLINE_MS, Bounds, Limit, Proof
-from stowage.places import Modules, group
+from stowage.places import Modules, shorten
 from stowage.problem import choose_run
 from stowage.replay import Replay
 from stowage.roles import CLASSES, GRADIENTS
@@ -107,6 +107,9 @@ class _Explainer:
         self.before = Replay(store, run, planned=False)
         self.after = Replay(store, run, planned=True) if run["planned_peak_bytes"] is not None else None
 
+        live = [tensor for replay in (self.before, self.after) if replay for tensor in replay.live_at_peak()]
+        self.modules_shown = shorten(self.modules.of_tensor.get(tensor, "") for tensor in live)
+
     def explain(self) -> GraphExplanation:
         before = self._side(self.before, list(self.ops))
         after = self._side(self.after, self.order) if self.after else None
@@ -141,10 +144,18 @@ class _Explainer:
             replay.peak_bytes, self.ops[op] if op is not None else None, replay.peak_step, place,
             same.index(op) + 1 if op is not None else 0, len(same),
             [Share(name, len(sizes[name]), sum(sizes[name])) for name in CLASSES if sizes[name]],
-            [Share(*each) for each in group((self.modules.of_tensor.get(tensor, ""), live[tensor]) for tensor in live)],
+            self._by_module(live),
             self._gradients_kept(replay, steps),
             self.ops[end] if end is not None else None,
             replay.most_during(end, steps[end]) if end is not None else None)
+
+    def _by_module(self, live: dict[int, int]) -> list[Share]:
+        """Largest first."""
+        sizes = defaultdict(list)
+        for tensor, size in live.items():
+            sizes[self.modules_shown[self.modules.of_tensor.get(tensor, "")]].append(size)
+        found = [Share(name, len(members), sum(members)) for name, members in sizes.items()]
+        return sorted(found, key=lambda share: (-share.size_bytes, share.name))
 
     def _place(self, op: int | None) -> str:
         if op is None:

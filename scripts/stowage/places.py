@@ -10,7 +10,7 @@ from stowage.store import Row, Store
 
 # What ends the name of a parameter or buffer: what comes before is its module.
 _LEAF = re.compile(r"_(?:(?:in_proj_)?(?:weight|bias)(?:_[a-z]+_l\d+)?|running_(?:mean|var)|num_batches_tracked|[^_]+)$")
-_MOST_GROUPS = 12
+_MOST_GROUPS = 16
 
 
 class Modules:
@@ -23,8 +23,10 @@ class Modules:
         run_id = run["run_id"]
         ops = store.query("SELECT op, name, scope FROM ops WHERE run_id = ? ORDER BY op", run_id)
         tensors = store.query("SELECT tensor, name FROM tensors WHERE run_id = ? AND kind = 'input'", run_id)
-        self.are_recorded = any(op["scope"] for op in ops)
-        self._paths = {scope.replace(".", "_"): scope for op in ops for scope in _prefixes(op["scope"])}
+        # An update belongs to the module whose parameter it updates.
+        scopes = {op["op"]: op["scope"].removeprefix("optimizer.") for op in ops}
+        self.are_recorded = any(scopes.values())
+        self._paths = {path.replace(".", "_"): path for scope in set(scopes.values()) for path in _prefixes(scope)}
         params = {tensor["name"][2:] for tensor in tensors if tensor["name"].startswith("p_")} if phases else set()
         self.of_tensor = {tensor["tensor"]: self._owner(tensor["name"], params) for tensor in tensors} if phases else {}
         self.of_op: dict[int, str] = {}
@@ -36,7 +38,7 @@ class Modules:
         inputs = {tensor["tensor"] for tensor in tensors}
         for op in ops:
             read = sorted(reads[op["op"]], key=lambda tensor: tensor not in inputs)
-            self.of_op[op["op"]] = op["scope"] or next(filter(None, (self.of_tensor.get(each) for each in read)), "")
+            self.of_op[op["op"]] = scopes[op["op"]] or next(filter(None, (self.of_tensor.get(each) for each in read)), "")
             for tensor in makes[op["op"]]:
                 self.of_tensor[tensor] = self.of_op[op["op"]]
 
@@ -56,21 +58,15 @@ class Modules:
         return _LEAF.sub("", name[2:]) if "_" in name[2:] else ""
 
 
-def group(tensors: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
-    """Sums up tensors, each a path and bytes, to as many levels as leave few enough groups.
-
-    Returns the name, the number of tensors and the bytes of each group, largest first.
-    """
-    tensors = list(tensors)
-    separator = "." if any("." in path for path, _ in tensors) else "_"
+def shorten(paths: Iterable[str]) -> dict[str, str]:
+    """By path: its first levels, as many as leave few enough different ones."""
+    paths = set(paths)
+    separator = "." if any("." in path for path in paths) else "_"
     for levels in (3, 2, 1):
-        found: dict[str, list[int]] = defaultdict(list)
-        for path, size in tensors:
-            found[separator.join(path.split(separator)[:levels])].append(size)
-        if len(found) <= _MOST_GROUPS:
+        found = {path: separator.join(path.split(separator)[:levels]) for path in paths}
+        if len(set(found.values())) <= _MOST_GROUPS:
             break
-    groups = [(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
-    return sorted(groups, key=lambda each: (-each[2], each[0]))
+    return found
 
 
 def _prefixes(path: str) -> list[str]:

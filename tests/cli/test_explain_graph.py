@@ -206,7 +206,9 @@ def test_other_models_of_the_store_are_named(stowage: Stowage, graph_store: Path
         INSERT INTO runs SELECT 2, 'Other', graph_hash, signature, device, torch_version, stowage_version, clock,
           created_unix_ns, execution, dropped_records, complete, duration_ns, 0, graph_text, rules, alignment_bytes,
           size_mismatches, kind FROM runs;
-        INSERT INTO plans SELECT 2, 0, 0, 0, 'optimal', 0, 0, 'optimal', 0, '', 0 FROM runs WHERE id = 2;""")
+        INSERT INTO plans SELECT 2, 0, 0, 0, 'optimal', 0, 0, 'optimal', 0, '', 0 FROM runs WHERE id = 2;
+        INSERT INTO ops VALUES (2, 0, 'noop', 'aten::noop', '', '', 0, 0, 0, NULL);
+        INSERT INTO plan_order VALUES (2, 0, 0);""")
     result = stowage("explain", "run.db")
     assert result.stderr.splitlines()[1] == "stowage: the store has other runs too, explained with --run: 1 'Net'"
     assert shown(stowage, "--run", "1").startswith("Peak of 'Net'")
