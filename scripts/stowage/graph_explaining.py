@@ -16,7 +16,6 @@ from stowage.store import DAMAGED, Row, Store, StoreError, moved_ops
 
 START, FORWARD, END_OF_FORWARD, BACKWARD, UPDATE, GRAPH = (
     "before the first op", "forward", "end of the forward", "backward", "update", "graph")
-MIB = 1 << 20
 #: What a training may take longer, for less memory.
 SLOWDOWN = 1.05
 
@@ -68,6 +67,7 @@ class Help:
 
 @dataclass(frozen=True)
 class GraphExplanation:
+    repeats: int  # ops that run again, in a graph that a budget has made
     before: Side
     after: Side | None
     modules_are_recorded: bool
@@ -123,7 +123,7 @@ class _Explainer:
             limits = bounds.limits(least)
         except SolverError as error:
             bounds, unproven = None, str(error)
-        return GraphExplanation(before, after, self.modules.are_recorded, self._changes() if after else None, proof,
+        return GraphExplanation(self._repeats(), before, after, self.modules.are_recorded, self._changes() if after else None, proof,
                                 unproven, limits, binding, self._helps(bounds, binding, least))
 
     def _binding(self) -> Binding | None:
@@ -175,6 +175,10 @@ class _Explainer:
         ends = {event["tensor"]: event["step"] for event in replay.events if event["change_bytes"] < 0}
         return sum(name == GRADIENTS and ends.get(tensor, last + 1) > last for tensor, name in self.classes.items())
 
+    def _repeats(self) -> int:
+        return self.store.query("SELECT count(program_op) - count(DISTINCT program_op) AS repeats FROM ops WHERE run_id = ?",
+                                self.run["run_id"])[0]["repeats"]
+
     def _changes(self) -> Changes:
         reused = self.store.query("SELECT count(*) AS tensors, coalesce(sum(t.size_bytes), 0) AS size_bytes "
                                   "FROM points AS p JOIN tensors AS t ON t.run_id = p.run_id AND t.tensor = p.tensor "
@@ -210,6 +214,7 @@ class _Explainer:
             return []
         row = found["rows"][0]
         helps = row["peak_bytes"] < peak_bytes and row["repeats"] > 0
-        budget = f"{-(-row['peak_bytes'] // MIB)}MiB" if row["peak_bytes"] > MIB else str(row["peak_bytes"])
+        unit, unit_bytes = ("MiB", 1 << 20) if row["peak_bytes"] >= 1 << 26 else ("KiB", 1 << 10)
+        budget = f"{-(-row['peak_bytes'] // unit_bytes)}{unit}"
         return [Help(f"run ops again instead of keeping what they made, in up to {SLOWDOWN} times the time",
                      row["peak_bytes"] if helps else None, f'stowage.enable(budget="{budget}")', row["time_ratio"])]

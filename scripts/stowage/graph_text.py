@@ -62,7 +62,8 @@ def print_graph_explanation(found: GraphExplanation, run: Row) -> None:
 
 def _print_peaks(found: GraphExplanation, run: Row) -> None:
     batch = f" at batch {found.binding.batch}" if found.binding else ""
-    print(bold(f"Peak of '{run['name']}'{batch}, {run['ops']} ops"))
+    again = f", {found.repeats} of them run again within a budget" if found.repeats else ""
+    print(bold(f"Peak of '{run['name']}'{batch}, {counted(run['ops'], 'op')}{again}"))
     _print_side("before planning", found.before, "")
     if found.after is not None:
         _print_side("after planning", found.after, less(found.after.peak_bytes, found.before.peak_bytes))
@@ -108,7 +109,7 @@ def _forward_end(found: GraphExplanation) -> str:
     below = [percent(1 - (side.forward_end_bytes or 0) / max(side.peak_bytes, 1)) for side in sides]
     if all(at_end):
         return "The peak is where many look for it: at the end of the forward, while the loss is made."
-    if len(sides) == 1:
+    if len(set(zip(lives, below))) == 1:
         return f"The peak is not at the end of the forward: {lives[0]} live there, {below[0]} below the peak."
     if at_end[0]:
         return (f"As written, the peak is at the end of the forward. As planned it is not: {lives[1]} live there, {below[1]} "

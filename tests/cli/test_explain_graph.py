@@ -193,6 +193,11 @@ def test_what_is_written_over_a_dying_input(stowage: Stowage, tmp_path: Path) ->
     assert after is not None and after.peak_bytes == sum(share.size_bytes for share in after.classes) == 16 * MIB + 4
 
 
+def test_a_graph_that_a_budget_has_made_says_so(stowage: Stowage, graph_store: Path) -> None:
+    change_store(graph_store, "UPDATE ops SET program_op = max(0, op - 1)")
+    assert shown(stowage).startswith("Peak of 'Net' at batch 8, 11 ops, 1 of them run again within a budget\n")
+
+
 def test_without_the_solver_the_rest_is_said(stowage: Stowage, graph_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOWAGE_SOLVE", "nowhere/stowage-solve")
     text = shown(stowage)

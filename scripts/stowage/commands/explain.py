@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command that says why a run needs what it needs."""
 
+import sys
+
 from stowage.commands.common import AsJson, RunId, StorePath, is_step, note, note_mismatch, note_run, print_json, suggest
 from stowage.explaining import print_explanation, to_json
 from stowage.graph_explaining import explain_graph
@@ -8,6 +10,9 @@ from stowage.graph_text import print_graph_explanation
 from stowage.graph_text import to_json as graph_to_json
 from stowage.moves import explain as explain_step
 from stowage.store import Row, Store
+
+#: A run of more takes over two seconds.
+MANY_OPS = 5_000
 
 
 def explain(store: StorePath, run_id: RunId = None, as_json: AsJson = False) -> None:
@@ -19,6 +24,8 @@ def explain(store: StorePath, run_id: RunId = None, as_json: AsJson = False) -> 
         run = opened.step(run_id)
         others = _other_names(opened, run) if run_id is None and not is_step(run) else []
         if not is_step(run):
+            if run["ops"] >= MANY_OPS and sys.stderr.isatty():
+                note(f"{run['ops']} ops, this takes some seconds")
             found = explain_graph(opened, run)
         else:
             in_loop = explain_step(*opened.recorded_step(run))
