@@ -151,6 +151,12 @@ def test_json_is_the_answer_and_the_run(stowage: Stowage, store: Path, solver: F
     assert found == ANSWER
 
 
+def test_csv(stowage: Stowage, store: Path, solver: FakeSolver) -> None:
+    lines = shown(stowage, "budget", "run.db", "--csv", note="").splitlines()
+    assert lines[0] == ",".join(ROWS[0])
+    assert lines[1:] == [",".join(map(str, row.values())) for row in ROWS]
+
+
 @pytest.mark.parametrize(("option", "value"), [("--budget", "12MiB"), ("--budget", "0.75"), ("--slowdown", "1.1")])
 def test_one_row(stowage: Stowage, store: Path, solver: FakeSolver, option: str, value: str) -> None:
     solver.answer({**ANSWER, "rows": ROWS[1:2]})

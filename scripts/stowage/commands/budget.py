@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stowage.commands.common import AsJson, StorePath, note, note_run, print_json, suggest
+from stowage.commands.common import AsCsv, AsJson, StorePath, note, note_run, print_csv, print_json, suggest
 from stowage.problem import choose_run, to_problem
 from stowage.solving import plan_budgets
 from stowage.store import Row, Store
@@ -25,6 +25,7 @@ def budget(
     slowdown: Annotated[float | None, typer.Option(min=1, metavar="RATIO", help="Only the least peak in this time.")] = None,
     run_id: Annotated[int | None, typer.Option("--run", metavar="ID", help="Which run; else the newest of a graph.")] = None,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """What less memory would cost: peak against predicted time, where ops run again instead of keeping what they made.
 
@@ -42,6 +43,8 @@ def budget(
     unmet = unmet_budget(found, limit)
     if as_json:
         print_json({"run": run, **found})
+    elif as_csv:
+        print_csv(found["rows"])
     else:
         note_run(run)
         print_budgets(found)
@@ -51,7 +54,7 @@ def budget(
     if unmet:
         note(unmet)
         sys.exit(1)
-    if not as_json:
+    if not as_json and not as_csv:
         suggest("peak", store, run["run_id"])
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands share: their options, and how they name things, print JSON and speak to a person."""
+"""What the commands share: their options, and how they name things, print JSON or CSV and speak to a person."""
 
+import csv
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -13,13 +15,28 @@ from stowage.text import NOTHING, date, printable
 
 StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The file named in stowage.enable(store=...).")]
 RunId = Annotated[int | None, typer.Option("--run", metavar="ID", help="Which run; else the newest planned one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: bytes and nanoseconds.")]
+
+
+def _only_one_form(context: typer.Context, given: bool) -> bool:
+    """Refuses the later of `--json` and `--csv`, in one line."""
+    if given and (context.params.get("as_json") or context.params.get("as_csv")):
+        note("--json and --csv exclude one another; give one")
+        raise typer.Exit(2)
+    return given
+
+
+# A command names these `as_json` and `as_csv`.
+AsJson = Annotated[bool, typer.Option("--json", callback=_only_one_form, help="Print JSON: bytes and nanoseconds.")]
+AsCsv = Annotated[bool, typer.Option("--csv", callback=_only_one_form, help="Print the rows of --json as CSV.")]
 Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="How many rows of each list; 0 for all.")]
 
 
-def cut(rows: list[Row], limit: int | None, default: int, as_json: bool, what: str) -> list[Row]:
-    """The first rows: `limit` of them, or `default` where the user named no limit and reads text; 0 is all."""
-    count = limit if limit is not None else 0 if as_json else default
+def cut(rows: list[Row], limit: int | None, default: int, as_data: bool, what: str) -> list[Row]:
+    """The first rows: `limit` of them, or `default` where the user named no limit and reads text; 0 is all.
+
+    `as_data`: they are printed as JSON or CSV.
+    """
+    count = limit if limit is not None else 0 if as_data else default
     if count == 0 or len(rows) <= count:
         return rows
     note(f"{count} of {len(rows)} {what}; --limit 0 shows all")
@@ -49,6 +66,28 @@ def op_name(op: int | None, kind: str | None) -> str:
 def print_json(value: Any) -> None:
     # SQL may return blobs.
     print(json.dumps(value, indent=2, default=lambda blob: blob.hex()))
+
+
+def print_csv(rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
+    """Prints rows with the columns of the first, or `columns` where there may be no row.
+
+    Quantities are in the units that their columns name. Lists are as in JSON, blobs in hexadecimal, and None is empty.
+    """
+    names = list(columns or (rows[0] if rows else ()))
+    if not names:
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_csv_cell(row[name]) for name in names] for row in rows)
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, (bool, list, dict)):
+        return json.dumps(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    # A name may come from anyone, and could steer a terminal; a file gets it as it is.
+    return printable(value) if isinstance(value, str) and sys.stdout.isatty() else value
 
 
 def note(text: str) -> None:

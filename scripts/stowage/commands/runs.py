@@ -5,19 +5,21 @@ from typing import Annotated
 
 import typer
 
-from stowage.commands.common import (AsJson, Limit, RunId, StorePath, cut, disagreement, is_planned, is_step, note_mismatch,
-                                     note_run, op_name, print_json, suggest, tensor_name)
+from stowage.commands.common import (AsCsv, AsJson, Limit, RunId, StorePath, cut, disagreement, is_planned, is_step,
+                                     note_mismatch, note_run, op_name, print_csv, print_json, suggest, tensor_name)
 from stowage.store import Row, Store
 from stowage.text import NOTHING, date, duration, print_table, printable, size
 
 
-def info(store: StorePath, as_json: AsJson = False, limit: Limit = None) -> None:
+def info(store: StorePath, as_json: AsJson = False, as_csv: AsCsv = False, limit: Limit = None) -> None:
     """What made the store, its runs and their plans."""
     with Store(store) as opened:
         context, runs = opened.context(), opened.runs()
-    newest = cut(runs[::-1], limit, 20, as_json, "runs")[::-1]
+    newest = cut(runs[::-1], limit, 20, as_json or as_csv, "runs")[::-1]
     if as_json:
         return print_json({**context, "runs": newest})
+    if as_csv:
+        return print_csv(newest)
 
     print(f"store    {printable(store)} (schema {context['schema']}, {size(context['size_bytes'])})")
     for label, name in (("stowage", "stowage_version"), ("torch", "torch_version"), ("device", "device"),
@@ -36,7 +38,7 @@ def info(store: StorePath, as_json: AsJson = False, limit: Limit = None) -> None
 
 def ops(store: StorePath,
         planned: Annotated[bool, typer.Option("--planned", help="In the planned order.")] = False,
-        run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+        run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False, limit: Limit = None) -> None:
     """Ops in the order they run, with their memory.
 
     For each its time, on the device too if there is one, what it allocates and frees, and the most that lives while it
@@ -45,9 +47,11 @@ def ops(store: StorePath,
     with Store(store) as opened:
         run = opened.planned_run(run_id) if planned else opened.run(run_id)
         rows = opened.ops(run, planned)
-    shown = cut(rows, limit, 0, as_json, "ops")
+    shown = cut(rows, limit, 0, as_json or as_csv, "ops")
     if as_json:
         return print_json({"run": run, "planned": planned, "ops": shown})
+    if as_csv:
+        return print_csv(shown)
 
     note_run(run)
     on_device = any(op["device_ns"] is not None for op in rows)
@@ -61,7 +65,8 @@ def ops(store: StorePath,
     suggest("tensors" if planned else "plan", store, run_id)
 
 
-def kernels(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+def kernels(store: StorePath, run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False,
+            limit: Limit = None) -> None:
     """Kernels on the device, most time first, and the ops that launched them.
 
     One line for each kernel of each op: the time of all its launches, its share in the time of all kernels, and how
@@ -71,9 +76,11 @@ def kernels(store: StorePath, run_id: RunId = None, as_json: AsJson = False, lim
         run = opened.run(run_id)
         rows = opened.kernels(run)
     all_ns = sum(kernel["total_ns"] for kernel in rows)
-    shown = cut(rows, limit, 20, as_json, "kernels")
+    shown = cut(rows, limit, 20, as_json or as_csv, "kernels")
     if as_json:
         return print_json({"run": run, "kernel_ns": all_ns, "kernels": shown})
+    if as_csv:
+        return print_csv(shown)
 
     note_run(run)
     print_table(
@@ -83,7 +90,8 @@ def kernels(store: StorePath, run_id: RunId = None, as_json: AsJson = False, lim
     suggest("ops", store, run_id)
 
 
-def tensors(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+def tensors(store: StorePath, run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False,
+            limit: Limit = None) -> None:
     """Tensors, biggest first, and how long they live.
 
     As they lived in the recorded run: which op allocates each, which uses it last.
@@ -91,9 +99,11 @@ def tensors(store: StorePath, run_id: RunId = None, as_json: AsJson = False, lim
     with Store(store) as opened:
         run = opened.run(run_id)
         rows = opened.tensors(run)
-    shown = cut(rows, limit, 20, as_json, "tensors")
+    shown = cut(rows, limit, 20, as_json or as_csv, "tensors")
     if as_json:
         return print_json({"run": run, "tensors": shown})
+    if as_csv:
+        return print_csv(shown)
 
     note_run(run)
     print_table(
@@ -104,7 +114,7 @@ def tensors(store: StorePath, run_id: RunId = None, as_json: AsJson = False, lim
     suggest("ops", store, run_id)
 
 
-def peak(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit: Limit = None) -> None:
+def peak(store: StorePath, run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False, limit: Limit = None) -> None:
     """Where most memory is live, and what lives there.
 
     Before and after planning, with the bound below which no order can go.
@@ -114,9 +124,12 @@ def peak(store: StorePath, run_id: RunId = None, as_json: AsJson = False, limit:
         before = opened.peak(run, planned=False)
         after = opened.peak(run, planned=True) if is_planned(run) else None
     for side in filter(None, (before, after)):
-        side["tensors"] = cut(side["tensors"], limit, 10, as_json, "tensors")
+        side["tensors"] = cut(side["tensors"], limit, 10, as_json or as_csv, "tensors")
     if as_json:
         return print_json({"run": run, "before": before, "after": after, "bound_bytes": run["bound_bytes"]})
+    if as_csv:
+        return print_csv([{"when": when, **tensor} for when, side in (("before", before), ("after", after))
+                          for tensor in (side["tensors"] if side else ())])
 
     note_run(run)
     note_mismatch("the record", before, run["unplanned_peak_bytes"])
