@@ -245,15 +245,18 @@ class Store:
 
     def tensors(self, run: Row) -> list[Row]:
         """Tensors as they lived in the recorded run, biggest first."""
+        # The index is named, as SQLite would read all allocations again for each tensor.
         return self.query("""
-            SELECT l.tensor, l.name, l.kind, l.size_bytes, t.dtype, t.shape, l.allocate_op, a.name AS allocate_name,
-                   a.kind AS allocate_kind, l.free_op, l.next_free_op, l.last_use_op, u.name AS last_use_name,
-                   u.kind AS last_use_kind
-            FROM lifetimes AS l
-            JOIN tensors AS t ON t.run_id = l.run_id AND t.tensor = l.tensor
-            LEFT JOIN ops AS a ON a.run_id = l.run_id AND a.op = l.allocate_op
-            LEFT JOIN ops AS u ON u.run_id = l.run_id AND u.op = l.last_use_op
-            WHERE l.run_id = ? ORDER BY l.size_bytes DESC, l.tensor, l.allocate_event""", run["run_id"])
+            SELECT t.tensor, t.name, t.kind, coalesce(a.requested_bytes, t.size_bytes) AS size_bytes, t.dtype, t.shape,
+                   a.op AS allocate_op, m.name AS allocate_name, m.kind AS allocate_kind, m.scope, m.source, a.free_op,
+                   c.free_op AS next_free_op, u.op AS last_use_op, u.name AS last_use_name, u.kind AS last_use_kind
+            FROM tensors AS t
+            LEFT JOIN allocations AS a INDEXED BY allocations_by_tensor ON a.run_id = t.run_id AND a.tensor = t.tensor
+            LEFT JOIN carried AS c ON c.run_id = a.run_id AND c.allocation = a.allocation
+            LEFT JOIN ops AS m ON m.run_id = a.run_id AND m.op = a.op
+            LEFT JOIN ops AS u ON u.run_id = t.run_id
+                  AND u.op = (SELECT max(op) FROM uses WHERE run_id = t.run_id AND tensor = t.tensor)
+            WHERE t.run_id = ? ORDER BY size_bytes DESC, t.tensor, a.allocate_event""", run["run_id"])
 
     def peak(self, run: Row, planned: bool) -> Row:
         """Where the peak is and what lives there, biggest first; `op` is None if that is before the first op."""

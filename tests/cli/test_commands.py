@@ -88,16 +88,16 @@ def test_ops_limited(stowage: Stowage, store: Path) -> None:
 
 def test_tensors(stowage: Stowage, store: Path) -> None:
     assert shown(stowage, "tensors", "run.db") == """\
-      size  tensor    kind          lives         allocated by    last used by  dtype  shape
-  8.00 MiB  b         intermediate  op 1 to op 3  1 aten::cat     3 aten::sum   Float  [2048, 1024]
-  4.00 MiB  a         intermediate  op 0 to op 2  0 aten::matmul  2 aten::mean  Float  [1024, 1024]
-  2.00 MiB  w         input         throughout    -               5 aten::sub_  Float  [1024, 512]
-  1.00 MiB  x         input         throughout    -               1 aten::cat   Float  [512, 512]
-  1.00 MiB  c         intermediate  op 2 to op 4  2 aten::mean    4 aten::add   Float  [512, 512]
-  1.00 MiB  d         intermediate  op 3 to op 4  3 aten::sum     4 aten::add   Float  [512, 512]
-512.00 KiB  tensor 4  workspace     op 0 to op 0  0 aten::matmul  -
-       4 B  lr        constant      throughout    -               -             Float  []
-       4 B  loss      output        op 4 to end   4 aten::add     5 aten::sub_  Float  []
+      size  tensor    kind          lives         allocated by    scope   last used by  dtype  shape
+  8.00 MiB  b         intermediate  op 1 to op 3  1 aten::cat     net     3 aten::sum   Float  [2048, 1024]
+  4.00 MiB  a         intermediate  op 0 to op 2  0 aten::matmul  net.fc  2 aten::mean  Float  [1024, 1024]
+  2.00 MiB  w         input         throughout    -                       5 aten::sub_  Float  [1024, 512]
+  1.00 MiB  x         input         throughout    -                       1 aten::cat   Float  [512, 512]
+  1.00 MiB  c         intermediate  op 2 to op 4  2 aten::mean    net     4 aten::add   Float  [512, 512]
+  1.00 MiB  d         intermediate  op 3 to op 4  3 aten::sum             4 aten::add   Float  [512, 512]
+512.00 KiB  tensor 4  workspace     op 0 to op 0  0 aten::matmul  net.fc  -
+       4 B  lr        constant      throughout    -                       -             Float  []
+       4 B  loss      output        op 4 to end   4 aten::add             5 aten::sub_  Float  []
 """
 
 
@@ -250,7 +250,8 @@ def test_tensors_json(stowage: Stowage, store: Path) -> None:
     assert len(answer["tensors"]) == 9
     assert answer["tensors"][1] == {
         "tensor": 3, "name": "a", "kind": "intermediate", "size_bytes": 4 * MIB, "dtype": "Float",
-        "shape": "[1024, 1024]", "allocate_op": 0, "allocate_name": "a", "allocate_kind": "aten::matmul", "free_op": 2,
+        "shape": "[1024, 1024]", "allocate_op": 0, "allocate_name": "a", "allocate_kind": "aten::matmul",
+        "scope": "net.fc", "source": "net.py:7", "free_op": 2,
         "next_free_op": None, "last_use_op": 2, "last_use_name": "c", "last_use_kind": "aten::mean",
     }
 

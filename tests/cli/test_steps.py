@@ -50,11 +50,11 @@ step  op     time  allocated     freed      live  kind          name       scope
 
 def test_what_the_next_step_frees_is_no_leak(stowage: Stowage, step_store: Path) -> None:
     assert shown(stowage, "tensors", "run.db") == """\
-     size  tensor     kind          lives                         allocated by    last used by  dtype  shape
- 4.00 MiB  mm.0       output        op 2 to op 0 of the next step  2 aten::mm      -
- 2.00 MiB  linear.0   intermediate  op 1 to op 2                   1 aten::linear  -
- 2.00 MiB  mm.0/1     workspace     op 2 to op 2                   2 aten::mm      -
-64.00 KiB  outside.0  output        op 3 to end                    3 outside       -
+     size  tensor     kind          lives                         allocated by    scope        last used by  dtype  shape
+ 4.00 MiB  mm.0       output        op 2 to op 0 of the next step  2 aten::mm      MmBackward0  -
+ 2.00 MiB  linear.0   intermediate  op 1 to op 2                   1 aten::linear               -
+ 2.00 MiB  mm.0/1     workspace     op 2 to op 2                   2 aten::mm      MmBackward0  -
+64.00 KiB  outside.0  output        op 3 to end                    3 outside                    -
 """.replace("lives                         a", "lives                          a")
 
 

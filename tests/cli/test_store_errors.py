@@ -123,8 +123,8 @@ def test_run_without_kernels(stowage: Stowage, store: Path) -> None:
 
 
 def test_missing_table(stowage: Stowage, store: Path) -> None:
-    change_store(store, "DROP VIEW planned_peak")
-    assert refuse(stowage, "peak", "run.db") == f"cannot read store 'run.db': no such table: planned_peak; {DAMAGED}"
+    change_store(store, "DROP VIEW planned_timeline")
+    assert refuse(stowage, "peak", "run.db") == f"cannot read store 'run.db': no such table: planned_timeline; {DAMAGED}"
 
 
 @pytest.mark.parametrize(("query", "why"), [

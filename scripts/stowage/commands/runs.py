@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that show runs as they were recorded: info, ops, kernels, tensors, peak."""
+"""The commands that show runs as they were recorded: info, ops, kernels."""
 
 from typing import Annotated
 
 import typer
 
 from stowage.commands.common import (AsCsv, AsJson, Limit, RunId, StorePath, cut, disagreement, is_planned, is_step,
-                                     note_mismatch, note_run, op_name, print_csv, print_json, suggest, tensor_name)
+                                     note_run, op_name, print_csv, print_json, suggest)
+from stowage.commands.filters import FromStep, MinSize, Scope, ToStep, choose
 from stowage.store import Row, Store
 from stowage.text import NOTHING, date, duration, print_table, printable, size
 
@@ -38,15 +39,19 @@ def info(store: StorePath, as_json: AsJson = False, as_csv: AsCsv = False, limit
 
 def ops(store: StorePath,
         planned: Annotated[bool, typer.Option("--planned", help="In the planned order.")] = False,
+        first_step: FromStep = 0, last_step: ToStep = None, scope: Scope = "", min_size: MinSize = "0",
         run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False, limit: Limit = None) -> None:
     """Ops in the order they run, with their memory.
 
     For each its time, on the device too if there is one, what it allocates and frees, and the most that lives while it
-    runs.
+    runs. --min-size asks for ops that allocate as much.
     """
+    choice = choose(first_step, last_step, scope, min_size)
     with Store(store) as opened:
         run = opened.planned_run(run_id) if planned else opened.run(run_id)
         rows = opened.ops(run, planned)
+    highest = max((op["live_bytes"] for op in rows), default=0)
+    rows = [op for op in rows if choice.has_step(op["step"]) and choice.has(op["scope"], op["allocated_bytes"])]
     shown = cut(rows, limit, 0, as_json or as_csv, "ops")
     if as_json:
         return print_json({"run": run, "planned": planned, "ops": shown})
@@ -61,13 +66,14 @@ def ops(store: StorePath,
          place],
         [(op["step"], op["op"], duration(op["duration_ns"]), *([device_time(op)] if on_device else []),
           size(op["allocated_bytes"]), size(op["freed_bytes"]), size(op["live_bytes"]), op["kind"], op["name"],
-          op[place]) for op in shown])
+          op[place]) for op in shown],
+        strong_rows={number for number, op in enumerate(shown) if op["live_bytes"] == highest})
     suggest("tensors" if planned else "plan", store, run_id)
 
 
 def kernels(store: StorePath, run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False,
             limit: Limit = None) -> None:
-    """Kernels on the device, most time first, and the ops that launched them.
+    """Kernels on the device, most time first, and their ops.
 
     One line for each kernel of each op: the time of all its launches, its share in the time of all kernels, and how
     many launches there were.
@@ -88,64 +94,6 @@ def kernels(store: StorePath, run_id: RunId = None, as_json: AsJson = False, as_
         [(duration(kernel["total_ns"]), f"{100 * kernel['total_ns'] / max(all_ns, 1):.1f} %", kernel["count"],
           op_name(kernel["op"], kernel["op_kind"]), kernel["source"], kernel["name"]) for kernel in shown])
     suggest("ops", store, run_id)
-
-
-def tensors(store: StorePath, run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False,
-            limit: Limit = None) -> None:
-    """Tensors, biggest first, and how long they live.
-
-    As they lived in the recorded run: which op allocates each, which uses it last.
-    """
-    with Store(store) as opened:
-        run = opened.run(run_id)
-        rows = opened.tensors(run)
-    shown = cut(rows, limit, 20, as_json or as_csv, "tensors")
-    if as_json:
-        return print_json({"run": run, "tensors": shown})
-    if as_csv:
-        return print_csv(shown)
-
-    note_run(run)
-    print_table(
-        [">size", "tensor", "kind", "lives", "allocated by", "last used by", "dtype", "shape"],
-        [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["kind"], lives(tensor),
-          op_name(tensor["allocate_op"], tensor["allocate_kind"]),
-          op_name(tensor["last_use_op"], tensor["last_use_kind"]), tensor["dtype"], tensor["shape"]) for tensor in shown])
-    suggest("ops", store, run_id)
-
-
-def peak(store: StorePath, run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False, limit: Limit = None) -> None:
-    """Where most memory is live, and what lives there.
-
-    Before and after planning, with the bound below which no order can go.
-    """
-    with Store(store) as opened:
-        run = opened.run(run_id)
-        before = opened.peak(run, planned=False)
-        after = opened.peak(run, planned=True) if is_planned(run) else None
-    for side in filter(None, (before, after)):
-        side["tensors"] = cut(side["tensors"], limit, 10, as_json or as_csv, "tensors")
-    if as_json:
-        return print_json({"run": run, "before": before, "after": after, "bound_bytes": run["bound_bytes"]})
-    if as_csv:
-        return print_csv([{"when": when, **tensor} for when, side in (("before", before), ("after", after))
-                          for tensor in (side["tensors"] if side else ())])
-
-    note_run(run)
-    note_mismatch("the record", before, run["unplanned_peak_bytes"])
-    print_peak("before planning", before, is_step(run))
-    if after and is_step(run):
-        note_mismatch("the plan", after, run["planned_peak_bytes"])
-        print()
-        print(f"after planning: the same, as nothing moves in a step; arena {size(run['arena_bytes'])}, "
-              f"bound {size(run['arena_bound_bytes'])}")
-    elif after:
-        note_mismatch("the plan", after, run["planned_peak_bytes"])
-        print()
-        print_peak("after planning", after)
-        print()
-        print(f"bound: no order needs less than {size(run['bound_bytes'])}")
-    suggest("tensors", store, run_id)
 
 
 def saved(run: Row) -> str:
@@ -177,27 +125,3 @@ def size_source(context: Row) -> str:
 
 def device_time(op: Row) -> str:
     return NOTHING if op["device_ns"] is None else duration(op["device_ns"])
-
-
-def lives(tensor: Row) -> str:
-    if tensor["allocate_op"] is None:
-        return "throughout"
-    end = "end" if tensor["free_op"] is None else f"op {tensor['free_op']}"
-    if tensor["next_free_op"] is not None:
-        end = f"op {tensor['next_free_op']} of the next step"
-    return f"op {tensor['allocate_op']} to {end}"
-
-
-def print_peak(when: str, peak: Row, in_step: bool = False) -> None:
-    where = "before the first op"
-    if peak["op"] is not None:
-        source = f" at {peak['source']}" if peak["source"] else ""
-        if not source and peak["scope"] and in_step:
-            source = f" in {peak['scope']}"
-        where = f"in step {peak['step']}: op {peak['op']} {peak['kind']} '{peak['name']}'{source}"
-    print(f"{when}: {size(peak['live_bytes'])} {printable(where)}")
-    print_table([">size", ">tensors", "kind"],
-                [(size(kind["size_bytes"]), kind["tensors"], kind["kind"]) for kind in peak["by_kind"]])
-    print("biggest:")
-    print_table([">size", "tensor", "kind"],
-                [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["kind"]) for tensor in peak["tensors"]])
