@@ -14,6 +14,7 @@ from stowage.commands.common import note
 from stowage.commands.memory import peak, tensors
 from stowage.commands.plans import explain, plan, sql
 from stowage.commands.runs import info, kernels, ops
+from stowage.commands.timeline import timeline
 from stowage.commands.verify import verify
 from stowage.solving import SolverError
 from stowage.store import StoreError
@@ -68,7 +69,8 @@ for subject, commands in (
     ("Where memory goes", (
         (peak, "stowage peak profile.db --run 3"),
         (explain, "stowage explain profile.db"),
-        (tensors, "stowage tensors profile.db --limit 5"),
+        (timeline, "stowage timeline profile.db --from 100 --to 200"),
+        (tensors, "stowage tensors profile.db --at 120 --min-size 1MiB"),
     )),
     ("What was measured", (
         (info, "stowage info profile.db"),
@@ -77,7 +79,7 @@ for subject, commands in (
         (sql, "stowage sql profile.db 'SELECT kind, sum(duration_ns) FROM ops GROUP BY kind'"),
     )),
     ("What is planned", (
-        (plan, "stowage plan profile.db --json"),
+        (plan, "stowage plan profile.db --slots --csv"),
         (budget, "stowage budget profile.db --points 10"),
     )),
 ):

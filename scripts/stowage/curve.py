@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from stowage.store import Row, Store, StoreError
+from stowage.text import size
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Choice:
         """Whether it leaves out tensors."""
         return bool(self.scope) or self.min_bytes > 0
 
+    def asked(self) -> str:
+        """Which tensors, in words."""
+        of_module = [f"made in module '{self.scope}'"] if self.scope else []
+        return " and ".join([*of_module, *([f"of {size(self.min_bytes)} or more"] if self.min_bytes else [])])
+
 
 class Curve:
     """What a run allocates and frees, in program or planned order, and the live bytes after each such event.
@@ -51,6 +57,9 @@ class Curve:
             raise StoreError(f"cannot show step {choice.first_step} of run {self._run_id} in store '{store.path}': it has "
                              f"{len(self.ops)} ops, the first is 0; list them with 'stowage ops'")
         self.tensors = {row["tensor"]: row for row in self._tensors() if choice.has(row.pop("scope"), row["size_bytes"])}
+        if choice.is_some() and not self.tensors:
+            raise StoreError(f"cannot find tensors of run {self._run_id} in store '{store.path}': none is {choice.asked()}; "
+                             "list them with 'stowage tensors'")
         self._start = self._live_before()
         self.events = self._events("planned_timeline" if planned else "timeline")
         self._highest = self._highest_by_step()

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command that shows what less memory would cost in time."""
 
-import shutil
 import sys
 from typing import Annotated
 
 import typer
 
 from stowage.commands.common import AsCsv, AsJson, StorePath, note, note_run, print_csv, print_json, suggest
+from stowage.commands.plotting import drawn, new_plot, unit_of
 from stowage.problem import choose_run, to_problem
 from stowage.solving import plan_budgets
 from stowage.store import Row, Store
 from stowage.text import duration, print_table, printable, size
-
-#: Of the plot, in characters.
-PLOT_WIDTH, PLOT_HEIGHT = 80, 18
-UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 
 
 def budget(
@@ -27,10 +23,11 @@ def budget(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """What less memory would cost: peak against predicted time, where ops run again instead of keeping what they made.
+    """What less memory would cost in time.
 
-    Planned from the measured times and sizes in the store; nothing is trained. The bound is the time below which no
-    schedule fits the budget. Exits 1 if the one budget asked for cannot be met.
+    Peak against predicted time, where ops run again instead of keeping what they made. Planned from the measured times
+    and sizes in the store; nothing is trained. The bound is the time below which no schedule fits the budget. Exits 1 if
+    the one budget asked for cannot be met.
     """
     if limit is not None and slowdown is not None:
         raise typer.BadParameter("--budget and --slowdown exclude one another; give one")
@@ -79,17 +76,11 @@ def print_budgets(found: Row) -> None:
 
 
 def plot(found: Row) -> str:
-    """Peaks over predicted times in characters, without colours."""
-    import plotext  # only here: the other commands do without it
-
+    """Peaks over predicted times."""
     times = [row["time_ratio"] for row in found["rows"]]
-    unit, unit_bytes = next((unit for unit in UNITS if found["unplanned_peak_bytes"] >= unit[1]), UNITS[-1])
+    unit, unit_bytes = unit_of(found["unplanned_peak_bytes"])
     peaks = [row["peak_bytes"] / unit_bytes for row in found["rows"]]
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plot_size(min(PLOT_WIDTH, shutil.get_terminal_size().columns), PLOT_HEIGHT)
-    plotext.title(f"{printable(found['name'])}: peak in {unit} over predicted time, 1 is the unplanned step's")
-    plotext.plot(times, peaks, marker=".")
-    plotext.scatter(times, peaks, marker="o")
-    lines = plotext.uncolorize(plotext.build()).splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+    plot = new_plot(f"{printable(found['name'])}: peak in {unit} over predicted time, 1 is the unplanned step's")
+    plot.plot(times, peaks, marker=".")
+    plot.scatter(times, peaks, marker="o")
+    return drawn(plot)
