@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from stowage.commands.budget import budget
 from stowage.commands.common import note
+from stowage.commands.diff import diff
 from stowage.commands.memory import peak, tensors
 from stowage.commands.plans import explain, plan, sql
 from stowage.commands.runs import info, kernels, ops
@@ -81,6 +82,9 @@ for subject, commands in (
     ("What is planned", (
         (plan, "stowage plan profile.db --slots --csv"),
         (budget, "stowage budget profile.db --points 10"),
+    )),
+    ("Runs compared", (
+        (diff, "stowage diff before.db after.db:2"),
     )),
 ):
     for command, example in commands:

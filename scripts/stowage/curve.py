@@ -56,7 +56,9 @@ class Curve:
         if choice.first_step > max(0, len(self.ops) - 1):
             raise StoreError(f"cannot show step {choice.first_step} of run {self._run_id} in store '{store.path}': it has "
                              f"{len(self.ops)} ops, the first is 0; list them with 'stowage ops'")
-        self.tensors = {row["tensor"]: row for row in self._tensors() if choice.has(row.pop("scope"), row["size_bytes"])}
+        made = [row for row in self._tensors() if choice.has(row.pop("scope"), row["size_bytes"])]
+        self.made_by = {row["tensor"]: row.pop("op") for row in made}  # None: it was there before
+        self.tensors = {row["tensor"]: row for row in made}
         if choice.is_some() and not self.tensors:
             raise StoreError(f"cannot find tensors of run {self._run_id} in store '{store.path}': none is {choice.asked()}; "
                              "list them with 'stowage tensors'")
@@ -66,7 +68,7 @@ class Curve:
 
     def _tensors(self) -> list[Row]:
         return self._store.query("""
-            SELECT t.tensor, t.name, t.kind, t.size_bytes, coalesce(o.scope, '') AS scope FROM tensors AS t
+            SELECT t.tensor, t.name, t.kind, t.size_bytes, a.op, coalesce(o.scope, '') AS scope FROM tensors AS t
             LEFT JOIN allocations AS a INDEXED BY allocations_by_tensor ON a.run_id = t.run_id AND a.tensor = t.tensor
             LEFT JOIN ops AS o ON o.run_id = a.run_id AND o.op = a.op WHERE t.run_id = ? ORDER BY t.tensor""", self._run_id)
 
