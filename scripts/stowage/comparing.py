@@ -11,6 +11,8 @@ from stowage.roles import CLASSES, classes_of
 from stowage.store import Row, Store
 
 GREW, SHRANK, APPEARED, VANISHED = "grew", "shrank", "appeared", "vanished"
+#: Of what `site_changes` returns.
+COLUMNS = ("change", "change_bytes", "a_bytes", "b_bytes", "a_tensors", "b_tensors", "kind", "scope", "source", "name")
 # What tells apart ops of one name: "add_12", "batch_norm_3.0". Names of TorchScript may be numbers alone.
 _NUMBER = re.compile(r"(^|[._])\d+(\.\d+)?$")
 

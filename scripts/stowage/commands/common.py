@@ -98,6 +98,8 @@ def note_run(run: Row) -> None:
     note(f"run {run['run_id']} '{run['name']}' on {run['device']}, torch {run['torch_version']}, stowage "
          f"{run['stowage_version']}, {run['clock']}, {run['dropped_records']} records dropped, "
          f"{date(run['created_unix_ns'])}")
+    if not run["complete"]:
+        note("the run ended early: what is shown is what it did until then")
     if run["size_mismatches"]:
         note(disagreement(run))
 

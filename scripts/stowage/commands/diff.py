@@ -8,7 +8,7 @@ import typer
 
 from stowage.commands.common import AsCsv, AsJson, Limit, cut, note_run, print_csv, print_json, suggest
 from stowage.commands.memory import place
-from stowage.comparing import Peak, class_changes, peak_of, site_changes
+from stowage.comparing import COLUMNS, Peak, class_changes, peak_of, site_changes
 from stowage.store import Row, Store
 from stowage.text import NOTHING, good, print_table, printable, size, strong
 
@@ -34,7 +34,7 @@ def diff(a: Annotated[str, typer.Argument(metavar="A", help="A store, or one of 
                  for side, (path, _), run, found in zip(SIDES, named, runs, peaks)}
         return print_json({**sides, "planned": planned, "change_bytes": change_bytes, "by_class": classes, "sites": shown})
     if as_csv:
-        return print_csv(shown)
+        return print_csv(shown, COLUMNS)
 
     for run in runs:
         note_run(run)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from stowage.commands.common import (AsCsv, AsJson, Limit, RunId, StorePath, cut, disagreement, is_planned, is_step,
-                                     note_run, op_name, print_csv, print_json, suggest)
+                                     note, note_run, op_name, print_csv, print_json, suggest)
 from stowage.commands.filters import FromStep, MinSize, Scope, ToStep, choose
 from stowage.store import Row, Store
 from stowage.text import NOTHING, date, duration, print_table, printable, size
@@ -16,6 +16,8 @@ def info(store: StorePath, as_json: AsJson = False, as_csv: AsCsv = False, limit
     """What made the store, its runs and their plans."""
     with Store(store) as opened:
         context, runs = opened.context(), opened.runs()
+    if not runs:
+        note("the store has no runs yet; profile a run into it")
     newest = cut(runs[::-1], limit, 20, as_json or as_csv, "runs")[::-1]
     if as_json:
         return print_json({**context, "runs": newest})
