@@ -8,7 +8,7 @@ import typer
 from stowage import cli
 
 #: What to give to arguments and to options without which a command refuses to run, by metavar.
-VALUES = {"QUERY": "SELECT count(*) AS ops FROM ops", "OP": "0", "FORMAT": "trace", "OUTPUT": "made.out"}
+VALUES = {"QUERY": "SELECT count(*) AS ops FROM ops", "OP": "0"}
 STORES = ("STORE", "A", "B")
 
 
@@ -29,15 +29,18 @@ def has_option(name: str, option: str) -> bool:
 
 
 def line(name: str, path: str, *more: str) -> list[str]:
-    """A command line that runs the command on a store."""
+    """A command line that runs the command on a file."""
     words = [name]
-    for each in commands()[name].params:
+    for number, each in enumerate(commands()[name].params):
+        value = VALUES.get(each.metavar, "made.out")
         if each.param_type_name == "argument":
-            words.append(path if each.metavar in STORES else VALUES[each.metavar])
+            words.append(path if number == 0 or each.metavar in STORES else value)
         elif each.required:
-            words += [each.opts[0], VALUES[each.metavar]]
+            words += [each.opts[0], value]
     return [*words, *more]
 
 
 COMMANDS = list(commands())
+#: Those that read files of another kind; `verify` runs a script, with torch.
+ON_FILES = [name for name, command in commands().items() if not reads_stores(command) and name != "verify"]
 ON_STORES = [name for name, command in commands().items() if reads_stores(command)]

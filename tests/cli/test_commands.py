@@ -3,7 +3,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -343,16 +342,6 @@ def test_names_cannot_steer_the_terminal(stowage: Stowage, store: Path) -> None:
 
 # --- how it behaves ----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("arguments", [
-    ["info", "run.db"], ["ops", "run.db", "--planned"], ["tensors", "run.db"], ["peak", "run.db"],
-    ["plan", "run.db", "--json"], ["sql", "run.db", "SELECT 1"], ["info", "nowhere.db"], ["frobnicate"],
-])
-def test_it_runs_where_torch_cannot_be_imported(
-        stowage: Stowage, stowage_process: Stowage, store: Path, arguments: list[str]) -> None:
-    here, apart = stowage(*arguments), stowage_process(*arguments)
-    assert (apart.returncode, apart.stdout, apart.stderr) == (here.returncode, here.stdout, here.stderr)
-
-
 def test_it_starts_without_importing_torch(store: Path) -> None:
     program = ("import sys; from stowage import cli; sys.argv = ['stowage', 'info', sys.argv[1]]\n"
                "try: cli.main()\n"
@@ -360,32 +349,6 @@ def test_it_starts_without_importing_torch(store: Path) -> None:
     result = subprocess.run([sys.executable, "-c", program, str(store)], capture_output=True, text=True,
                             env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")})
     assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "False")
-
-
-@pytest.mark.parametrize("command", ["", "info", "ops", "kernels", "tensors", "peak", "plan", "sql"])
-def test_help_has_an_example(stowage: Stowage, command: str) -> None:
-    out = shown(stowage, *filter(None, [command]), "--help", note="")
-    assert out.startswith(f"Usage: stowage {command}".rstrip())
-    assert (f"Example: stowage {command} profile.db" if command else "Start with: stowage info profile.db") in out
-    assert out.isascii()
-
-
-def test_a_person_is_told_the_next_command(store: Path) -> None:
-    """On a terminal only: `shown` above asserts that pipes get nothing more."""
-    leader, follower = pty.openpty()
-    process = subprocess.run([sys.executable, "-m", "stowage.cli", "plan", "run.db", "--run", "2"], cwd=store.parent,
-                             env={**os.environ, "PYTHONPATH": str(ROOT / "scripts"), "TERM": "dumb"},
-                             stdin=follower, stdout=follower, stderr=follower)
-    os.close(follower)
-    assert process.returncode == 0
-    text = b""
-    try:
-        while chunk := os.read(leader, 65536):
-            text += chunk
-    except OSError:
-        pass  # the terminal's other end is closed: all is read
-    os.close(leader)
-    assert text.decode().splitlines()[-1] == "next: stowage ops run.db --run 2 --planned"
 
 
 def test_a_closed_pipe_is_no_error_message(store: Path) -> None:

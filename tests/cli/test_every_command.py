@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli.every_command import COMMANDS, ON_STORES, commands, has_option, line, reads_stores
+from cli.every_command import COMMANDS, ON_FILES, ON_STORES, commands, has_option, line, reads_stores
 from cli.sample_store import ON_CUDA, SCHEMA, STEP, Stowage, change_store, make_store
 
 from stowage.store import SCHEMA_VERSION
@@ -98,6 +98,15 @@ def test_a_file_that_is_no_store_is_refused_in_one_line(stowage: Stowage, tmp_pa
     result = stowage(*line(name, "run.db"))
     assert (result.returncode, result.stdout, is_one_line(result.stderr)) == (1, "", True), result.stderr
     assert "run.db" in result.stderr
+
+
+@pytest.mark.parametrize("make", UNREADABLE, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("name", ON_FILES)
+def test_a_file_of_another_kind_is_refused_in_one_line(stowage: Stowage, tmp_path: Path, name: str, make) -> None:
+    make(tmp_path / "run.db")
+    result = stowage(*line(name, "run.db"))
+    assert result.returncode in (1, 2)
+    assert (result.stdout, is_one_line(result.stderr)) == ("", True), result.stderr
 
 
 @pytest.mark.parametrize("lack", LACKING)
