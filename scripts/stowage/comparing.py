@@ -32,7 +32,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Peak:
-    """A run's peak: `where` as `Store.peak`, and bytes and tensors there by site and by class."""
+    """A run's peak: `where` as `Curve.peak` says, and bytes and tensors there by site and by class."""
 
     where: Row
     by_site: dict[Site, tuple[int, int]]

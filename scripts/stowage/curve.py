@@ -131,7 +131,10 @@ class Curve:
         return {**self.events[number], "number": number, **({} if is_start else {"step": best, "op": self.ops[best]["op"]})}
 
     def peak(self) -> Row:
-        """As `Store.peak`, of the chosen steps and tensors."""
+        """Where the peak of the chosen steps and tensors is, and what lives there, biggest first.
+
+        `op` and all about it is None if that is before the first op.
+        """
         moment = self.highest(self.choice.first_step, self.choice.last_step)
         tensors = self.live_at(moment["number"])
         by_kind: dict[str, Row] = {}

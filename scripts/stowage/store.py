@@ -258,23 +258,6 @@ class Store:
                   AND u.op = (SELECT max(op) FROM uses WHERE run_id = t.run_id AND tensor = t.tensor)
             WHERE t.run_id = ? ORDER BY size_bytes DESC, t.tensor, a.allocate_event""", run["run_id"])
 
-    def peak(self, run: Row, planned: bool) -> Row:
-        """Where the peak is and what lives there, biggest first; `op` is None if that is before the first op."""
-        peak, live = ("planned_peak", "live_at_planned_peak") if planned else ("peak", "live_at_peak")
-        step = "p.step" if planned else "p.op"
-        row = self.query(f"""
-            SELECT p.live_bytes, {step} AS step, p.op, o.name, o.kind, o.scope, o.source
-            FROM {peak} AS p LEFT JOIN ops AS o ON o.run_id = p.run_id AND o.op = p.op
-            WHERE p.run_id = ?""", run["run_id"])[0]
-        tensors = self.query(f"SELECT tensor, name, kind, size_bytes FROM {live} WHERE run_id = ? "
-                             "ORDER BY size_bytes DESC, tensor", run["run_id"])
-        by_kind: dict[str, Row] = {}
-        for tensor in tensors:
-            kind = by_kind.setdefault(tensor["kind"], {"kind": tensor["kind"], "tensors": 0, "size_bytes": 0})
-            kind["tensors"] += 1
-            kind["size_bytes"] += tensor["size_bytes"]
-        return {**row, "by_kind": sorted(by_kind.values(), key=lambda kind: -kind["size_bytes"]), "tensors": tensors}
-
     def plan(self, run: Row) -> Row:
         """The plan: its order with the points at each op, and its slots by offset."""
         run_id = run["run_id"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cli.sample_store import MIB, ROOT, Stowage, change_store
 
+from stowage.curve import Curve
 from stowage.store import Store, moved_ops
 from stowage.text import date, duration, printable, size
 
@@ -87,48 +88,48 @@ def test_ops_limited(stowage: Stowage, store: Path) -> None:
 
 def test_tensors(stowage: Stowage, store: Path) -> None:
     assert shown(stowage, "tensors", "run.db") == """\
-      size  tensor    kind          lives         allocated by    scope   last used by  dtype  shape
-  8.00 MiB  b         intermediate  op 1 to op 3  1 aten::cat     net     3 aten::sum   Float  [2048, 1024]
-  4.00 MiB  a         intermediate  op 0 to op 2  0 aten::matmul  net.fc  2 aten::mean  Float  [1024, 1024]
-  2.00 MiB  w         input         throughout    -                       5 aten::sub_  Float  [1024, 512]
-  1.00 MiB  x         input         throughout    -                       1 aten::cat   Float  [512, 512]
-  1.00 MiB  c         intermediate  op 2 to op 4  2 aten::mean    net     4 aten::add   Float  [512, 512]
-  1.00 MiB  d         intermediate  op 3 to op 4  3 aten::sum             4 aten::add   Float  [512, 512]
-512.00 KiB  tensor 4  workspace     op 0 to op 0  0 aten::matmul  net.fc  -
-       4 B  lr        constant      throughout    -                       -             Float  []
-       4 B  loss      output        op 4 to end   4 aten::add             5 aten::sub_  Float  []
+      size  tensor    class        lives         allocated by    scope   last used by  dtype  shape
+  8.00 MiB  b         temporaries  op 1 to op 3  1 aten::cat     net     3 aten::sum   Float  [2048, 1024]
+  4.00 MiB  a         temporaries  op 0 to op 2  0 aten::matmul  net.fc  2 aten::mean  Float  [1024, 1024]
+  2.00 MiB  w         inputs       throughout    -                       5 aten::sub_  Float  [1024, 512]
+  1.00 MiB  x         inputs       throughout    -                       1 aten::cat   Float  [512, 512]
+  1.00 MiB  c         temporaries  op 2 to op 4  2 aten::mean    net     4 aten::add   Float  [512, 512]
+  1.00 MiB  d         temporaries  op 3 to op 4  3 aten::sum             4 aten::add   Float  [512, 512]
+512.00 KiB  tensor 4  workspace    op 0 to op 0  0 aten::matmul  net.fc  -
+       4 B  lr        constants    throughout    -                       -             Float  []
+       4 B  loss      outputs      op 4 to end   4 aten::add             5 aten::sub_  Float  []
 """
 
 
 def test_peak(stowage: Stowage, store: Path) -> None:
     assert shown(stowage, "peak", "run.db") == """\
 before planning: 16.00 MiB in step 2: op 2 aten::mean 'c' at net.py:9
-     size  tensors  kind
-13.00 MiB        3  intermediate
- 3.00 MiB        2  input
-      4 B        1  constant
+     size  tensors  class
+13.00 MiB        3  temporaries
+ 3.00 MiB        2  inputs
+      4 B        1  constants
 biggest:
-    size  tensor  kind
-8.00 MiB  b       intermediate
-4.00 MiB  a       intermediate
-2.00 MiB  w       input
-1.00 MiB  x       input
-1.00 MiB  c       intermediate
-     4 B  lr      constant
+    size  tensor  class
+8.00 MiB  b       temporaries
+4.00 MiB  a       temporaries
+2.00 MiB  w       inputs
+1.00 MiB  x       inputs
+1.00 MiB  c       temporaries
+     4 B  lr      constants
 
 after planning: 13.00 MiB in step 3: op 3 aten::sum 'd'
-     size  tensors  kind
-10.00 MiB        3  intermediate
- 3.00 MiB        2  input
-      4 B        1  constant
+     size  tensors  class
+10.00 MiB        3  temporaries
+ 3.00 MiB        2  inputs
+      4 B        1  constants
 biggest:
-    size  tensor  kind
-8.00 MiB  b       intermediate
-2.00 MiB  w       input
-1.00 MiB  x       input
-1.00 MiB  c       intermediate
-1.00 MiB  d       intermediate
-     4 B  lr      constant
+    size  tensor  class
+8.00 MiB  b       temporaries
+2.00 MiB  w       inputs
+1.00 MiB  x       inputs
+1.00 MiB  c       temporaries
+1.00 MiB  d       temporaries
+     4 B  lr      constants
 
 bound: no order needs less than 13.00 MiB
 """
@@ -138,11 +139,11 @@ def test_peak_of_a_run_that_allocates_nothing(stowage: Stowage, store: Path) -> 
     note = NOTE.replace("run 2", "run 3").replace("22:14:20", "22:15:20")
     assert shown(stowage, "peak", "run.db", "--run", "3", note=note) == """\
 before planning: 64 B before the first op
-size  tensors  kind
-64 B        1  input
+size  tensors  class
+64 B        1  inputs
 biggest:
-size  tensor  kind
-64 B  x       input
+size  tensor  class
+64 B  x       inputs
 """
 
 
@@ -252,6 +253,7 @@ def test_tensors_json(stowage: Stowage, store: Path) -> None:
         "shape": "[1024, 1024]", "allocate_op": 0, "allocate_name": "a", "allocate_kind": "aten::matmul",
         "scope": "net.fc", "source": "net.py:7", "free_op": 2,
         "next_free_op": None, "last_use_op": 2, "last_use_name": "c", "last_use_kind": "aten::mean",
+        "class": "temporaries",
     }
 
 
@@ -263,7 +265,9 @@ def test_peak_json(stowage: Stowage, store: Path) -> None:
     assert (after["op"], after["step"], after["live_bytes"]) == (3, 3, 13 * MIB + 4)
     for side in (before, after):
         assert sum(tensor["size_bytes"] for tensor in side["tensors"]) == side["live_bytes"]
-        assert sum(kind["size_bytes"] for kind in side["by_kind"]) == side["live_bytes"]
+        for group in ("by_kind", "by_class"):
+            assert sum(each["size_bytes"] for each in side[group]) == side["live_bytes"]
+        assert side["tensors"][0]["class"] == "temporaries"
     assert [tensor["name"] for tensor in after["tensors"]] == ["b", "w", "x", "c", "d", "lr"]
     assert parsed(stowage, "peak", "run.db", "--run", "3")["after"] is None
 
@@ -286,9 +290,9 @@ def test_plan_json(stowage: Stowage, store: Path) -> None:
 def test_the_replay_of_the_plan_finds_the_peak_that_the_plan_states(store: Path) -> None:
     with Store(str(store)) as opened:
         run = opened.run(2)
-        assert opened.peak(run, planned=True)["live_bytes"] == run["planned_peak_bytes"]
+        assert Curve(opened, run, planned=True).peak()["live_bytes"] == run["planned_peak_bytes"]
         assert max(op["live_bytes"] for op in opened.ops(run, planned=True)) == run["planned_peak_bytes"]
-        assert opened.peak(run, planned=False)["live_bytes"] == run["unplanned_peak_bytes"]
+        assert Curve(opened, run, planned=False).peak()["live_bytes"] == run["unplanned_peak_bytes"]
         assert max(op["live_bytes"] for op in opened.ops(run, planned=False)) == run["unplanned_peak_bytes"]
 
 
@@ -299,7 +303,7 @@ def test_the_peak_of_a_workspace_is_inside_its_op(store: Path) -> None:
                         "WHERE tensor = 4")
     with Store(str(store)) as opened:
         for planned in (False, True):
-            peak = opened.peak(opened.run(2), planned)
+            peak = Curve(opened, opened.run(2), planned).peak()
             assert (peak["op"], peak["live_bytes"]) == (0, 71 * MIB + 4)
             first = opened.ops(opened.run(2), planned)[0]
             assert (first["live_bytes"], first["live_after_bytes"]) == (71 * MIB + 4, 7 * MIB + 4)

@@ -35,7 +35,12 @@ def test_the_curve_agrees_with_the_views(store: Path, script: str) -> None:
         for run in opened.runs():
             for planned in (False, True)[:1 + (run["planned_peak_bytes"] is not None)]:
                 curve = Curve(opened, run, planned)
-                assert curve.peak() == opened.peak(run, planned)
+                peak = curve.peak()
+                view, live_view = ("planned_peak", "live_at_planned_peak") if planned else ("peak", "live_at_peak")
+                assert (peak["live_bytes"], peak["op"]) == tuple(
+                    opened.query(f"SELECT live_bytes, op FROM {view} WHERE run_id = ?", run["run_id"])[0].values())
+                assert peak["tensors"] == opened.query(f"SELECT tensor, name, kind, size_bytes FROM {live_view} WHERE run_id = ? "
+                                                       "ORDER BY size_bytes DESC, tensor", run["run_id"])
                 live = [curve.highest(step, step)["live_bytes"] for step in range(len(curve.ops))]
                 if run["kind"] == "graph":
                     assert live == [op["live_bytes"] for op in opened.ops(run, planned)]
@@ -84,13 +89,13 @@ def test_sizes() -> None:
 def test_what_lives_while_an_op_runs(stowage: Stowage, store: Path) -> None:
     assert shown_with(stowage, "tensors", "run.db", "--at", "2", note=NOTE) == """\
 16.00 MiB live in step 2: op 2 aten::mean 'c' at net.py:9
-    size  tensor  kind          lives         allocated by    scope   last used by  dtype  shape
-8.00 MiB  b       intermediate  op 1 to op 3  1 aten::cat     net     3 aten::sum   Float  [2048, 1024]
-4.00 MiB  a       intermediate  op 0 to op 2  0 aten::matmul  net.fc  2 aten::mean  Float  [1024, 1024]
-2.00 MiB  w       input         throughout    -                       5 aten::sub_  Float  [1024, 512]
-1.00 MiB  x       input         throughout    -                       1 aten::cat   Float  [512, 512]
-1.00 MiB  c       intermediate  op 2 to op 4  2 aten::mean    net     4 aten::add   Float  [512, 512]
-     4 B  lr      constant      throughout    -                       -             Float  []
+    size  tensor  class        lives         allocated by    scope   last used by  dtype  shape
+8.00 MiB  b       temporaries  op 1 to op 3  1 aten::cat     net     3 aten::sum   Float  [2048, 1024]
+4.00 MiB  a       temporaries  op 0 to op 2  0 aten::matmul  net.fc  2 aten::mean  Float  [1024, 1024]
+2.00 MiB  w       inputs       throughout    -                       5 aten::sub_  Float  [1024, 512]
+1.00 MiB  x       inputs       throughout    -                       1 aten::cat   Float  [512, 512]
+1.00 MiB  c       temporaries  op 2 to op 4  2 aten::mean    net     4 aten::add   Float  [512, 512]
+     4 B  lr      constants    throughout    -                       -             Float  []
 """
 
 
@@ -145,19 +150,19 @@ def test_a_part_begins_with_what_lives_there(stowage: Stowage, store: Path) -> N
 def test_the_peak_of_some_tensors(stowage: Stowage, store: Path) -> None:
     assert shown_with(stowage, "peak", "run.db", "--scope", "net", "--min-size", "4MiB", note=NOTE) == """\
 before planning: 12.00 MiB in step 1: op 1 aten::cat 'b' at net.py:8
-     size  tensors  kind
-12.00 MiB        2  intermediate
+     size  tensors  class
+12.00 MiB        2  temporaries
 biggest:
-    size  tensor  kind
-8.00 MiB  b       intermediate
-4.00 MiB  a       intermediate
+    size  tensor  class
+8.00 MiB  b       temporaries
+4.00 MiB  a       temporaries
 
 after planning: 8.00 MiB in step 2: op 1 aten::cat 'b' at net.py:8
-    size  tensors  kind
-8.00 MiB        1  intermediate
+    size  tensors  class
+8.00 MiB        1  temporaries
 biggest:
-    size  tensor  kind
-8.00 MiB  b       intermediate
+    size  tensor  class
+8.00 MiB  b       temporaries
 """
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cli.sample_store import MIB, STEP, Stowage, change_store, shown_with
 
+from stowage.curve import Curve
 from stowage.store import Store
 
 NOTE = ("stowage: run 4 'step on cpu' on cpu, torch 2.11.0, stowage 0.1.0, steady_clock, 0 records dropped, "
@@ -50,25 +51,25 @@ step  op     time  allocated     freed      live  kind          name       scope
 
 def test_what_the_next_step_frees_is_no_leak(stowage: Stowage, step_store: Path) -> None:
     assert shown(stowage, "tensors", "run.db") == """\
-     size  tensor     kind          lives                         allocated by    scope        last used by  dtype  shape
- 4.00 MiB  mm.0       output        op 2 to op 0 of the next step  2 aten::mm      MmBackward0  -
- 2.00 MiB  linear.0   intermediate  op 1 to op 2                   1 aten::linear               -
- 2.00 MiB  mm.0/1     workspace     op 2 to op 2                   2 aten::mm      MmBackward0  -
-64.00 KiB  outside.0  output        op 3 to end                    3 outside                    -
-""".replace("lives                         a", "lives                          a")
+     size  tensor     class              lives                          allocated by    scope        last used by  dtype  shape
+ 4.00 MiB  mm.0       gradients          op 2 to op 0 of the next step  2 aten::mm      MmBackward0  -
+ 2.00 MiB  linear.0   saved activations  op 1 to op 2                   1 aten::linear               -
+ 2.00 MiB  mm.0/1     workspace          op 2 to op 2                   2 aten::mm      MmBackward0  -
+64.00 KiB  outside.0  gradients          op 3 to end                    3 outside                    -
+"""
 
 
 def test_peak_of_a_step_names_its_op(stowage: Stowage, step_store: Path) -> None:
     assert shown(stowage, "peak", "run.db") == """\
 before planning: 8.00 MiB in step 2: op 2 aten::mm 'mm.0' in MmBackward0
-    size  tensors  kind
-4.00 MiB        1  output
-2.00 MiB        1  intermediate
+    size  tensors  class
+4.00 MiB        1  gradients
+2.00 MiB        1  saved activations
 2.00 MiB        1  workspace
 biggest:
-    size  tensor    kind
-4.00 MiB  mm.0      output
-2.00 MiB  linear.0  intermediate
+    size  tensor    class
+4.00 MiB  mm.0      gradients
+2.00 MiB  linear.0  saved activations
 2.00 MiB  mm.0/1    workspace
 
 after planning: the same, as nothing moves in a step; arena 12.00 MiB, bound 8.00 MiB
@@ -99,5 +100,5 @@ def test_the_replay_of_a_step_finds_its_peak(step_store: Path) -> None:
     with Store(str(step_store)) as opened:
         run = opened.run(4)
         for planned in (False, True):
-            assert opened.peak(run, planned)["live_bytes"] == run["unplanned_peak_bytes"] == run["planned_peak_bytes"]
+            assert Curve(opened, run, planned).peak()["live_bytes"] == run["unplanned_peak_bytes"] == run["planned_peak_bytes"]
             assert max(op["live_bytes"] for op in opened.ops(run, planned)) == run["unplanned_peak_bytes"]

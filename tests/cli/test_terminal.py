@@ -22,12 +22,11 @@ def on_terminal(folder: Path, *arguments: str, **environment: str) -> str:
     """What `stowage ARGUMENT...` writes to a terminal of 80 columns."""
     leader, follower = pty.openpty()
     settings = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "TERM")}
-    process = subprocess.run([sys.executable, "-m", "stowage.cli", *arguments], cwd=folder, timeout=60,
-                             env={**settings, "PYTHONPATH": str(ROOT / "scripts"), "TERM": "xterm", "COLUMNS": "80",
-                                  **environment},
-                             stdin=follower, stdout=follower, stderr=follower)
+    process = subprocess.Popen([sys.executable, "-m", "stowage.cli", *arguments], cwd=folder,
+                               env={**settings, "PYTHONPATH": str(ROOT / "scripts"), "TERM": "xterm", "COLUMNS": "80",
+                                    **environment},
+                               stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
-    assert process.returncode == 0
     text = b""
     try:
         while chunk := os.read(leader, 65536):
@@ -35,6 +34,7 @@ def on_terminal(folder: Path, *arguments: str, **environment: str) -> str:
     except OSError:
         pass  # the terminal's other end is closed: all is read
     os.close(leader)
+    assert process.wait(timeout=60) == 0
     return text.decode().replace("\r\n", "\n")
 
 

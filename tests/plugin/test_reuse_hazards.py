@@ -11,6 +11,7 @@ import pytest
 import stowage
 import torch
 from planning import SIZE, assert_same, compile, digest, held, newest_region, planned_phase, reused, run, vector
+from stowage.curve import Curve
 from stowage.store import Store
 
 LIBRARY = torch.library.Library("stowage_reuse_hazards", "DEF")
@@ -119,7 +120,7 @@ def step(x):
     assert reused(phase) == 2
     with Store(str(tmp_path / "run.db")) as store:
         taken = store.run(None)
-        assert store.peak(taken, planned=True)["live_bytes"] == phase["peak_bytes"] < phase["program_peak_bytes"]
+        assert Curve(store, taken, planned=True).peak()["live_bytes"] == phase["peak_bytes"] < phase["program_peak_bytes"]
         assert sum(len(op["reuse"]) for op in store.plan(taken)["order"]) == 2
     assert assert_same(source, lambda: (vector(),))["recalled"]
     stowage.set_option("reuse", "0")

@@ -9,6 +9,7 @@ from stowage.commands.common import (AsCsv, AsJson, Limit, RunId, StorePath, cut
                                      note_run, op_name, print_csv, print_json, suggest, tensor_name)
 from stowage.commands.filters import FromStep, MinSize, Scope, ToStep, choose
 from stowage.curve import Choice, Curve
+from stowage.roles import classes_of
 from stowage.store import Row, Store
 from stowage.text import print_table, printable, size, strong
 
@@ -29,7 +30,8 @@ def tensors(store: StorePath,
     moment = None
     with Store(store) as opened:
         run = opened.planned_run(run_id) if planned else opened.run(run_id)
-        rows = opened.tensors(run)
+        classes = classes_of(opened, run)
+        rows = [{**tensor, "class": classes[tensor["tensor"]]} for tensor in opened.tensors(run)]
         if at is not None:
             curve = Curve(opened, run, planned)
             moment = curve.at(at)
@@ -47,9 +49,9 @@ def tensors(store: StorePath,
         print(strong(f"{size(moment['live_bytes'])} live in step {moment['step']}: op {at} {place(moment)}"))
     shows_scope = any(tensor["scope"] for tensor in shown)
     print_table(
-        [">size", "tensor", "kind", "lives", "allocated by", *(["scope"] if shows_scope else []), "last used by", "dtype",
+        [">size", "tensor", "class", "lives", "allocated by", *(["scope"] if shows_scope else []), "last used by", "dtype",
          "shape"],
-        [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["kind"], lives(tensor),
+        [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["class"], lives(tensor),
           op_name(tensor["allocate_op"], tensor["allocate_kind"]), *([tensor["scope"] or ""] if shows_scope else []),
           op_name(tensor["last_use_op"], tensor["last_use_kind"]), tensor["dtype"], tensor["shape"]) for tensor in shown])
     suggest("ops", store, run_id)
@@ -86,8 +88,9 @@ def peak(store: StorePath,
     choice = choose(first_step, last_step, scope, min_size)
     with Store(store) as opened:
         run = opened.run(run_id)
-        before = Curve(opened, run, False, choice).peak()
-        after = Curve(opened, run, True, choice).peak() if is_planned(run) else None
+        classes = classes_of(opened, run)
+        before = with_classes(Curve(opened, run, False, choice).peak(), classes)
+        after = with_classes(Curve(opened, run, True, choice).peak(), classes) if is_planned(run) else None
     for side in filter(None, (before, after)):
         side["tensors"] = cut(side["tensors"], limit, 10, as_json or as_csv, "tensors")
     if as_json:
@@ -135,8 +138,19 @@ def print_peak(when: str, peak: Row) -> None:
     if peak["op"] is not None:
         where = f"in step {peak['step']}: op {peak['op']} {place(peak)}"
     print(strong(f"{when}: {size(peak['live_bytes'])} {where}"))
-    print_table([">size", ">tensors", "kind"],
-                [(size(kind["size_bytes"]), kind["tensors"], kind["kind"]) for kind in peak["by_kind"]])
+    print_table([">size", ">tensors", "class"],
+                [(size(each["size_bytes"]), each["tensors"], each["class"]) for each in peak["by_class"]])
     print("biggest:")
-    print_table([">size", "tensor", "kind"],
-                [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["kind"]) for tensor in peak["tensors"]])
+    print_table([">size", "tensor", "class"],
+                [(size(tensor["size_bytes"]), tensor_name(tensor), tensor["class"]) for tensor in peak["tensors"]])
+
+
+def with_classes(peak: Row, classes: dict[int, str]) -> Row:
+    """The peak, with the class of each tensor and the sum of each class, biggest first."""
+    tensors = [{**tensor, "class": classes[tensor["tensor"]]} for tensor in peak["tensors"]]
+    by_class: dict[str, Row] = {}
+    for tensor in tensors:
+        found = by_class.setdefault(tensor["class"], {"class": tensor["class"], "tensors": 0, "size_bytes": 0})
+        found["tensors"] += 1
+        found["size_bytes"] += tensor["size_bytes"]
+    return {**peak, "by_class": sorted(by_class.values(), key=lambda each: -each["size_bytes"]), "tensors": tensors}
