@@ -15,7 +15,7 @@ from stowage.text import print_table, printable, size, strong
 
 
 def tensors(store: StorePath,
-            at: Annotated[int | None, typer.Option("--at", min=0, metavar="OP", help="Only what lives while this op runs.")] = None,
+            at: Annotated[int | None, typer.Option("--at", min=0, metavar="OP", help="Only what lives as this op runs.")] = None,
             planned: Annotated[bool, typer.Option("--planned", help="With --at: in the planned order.")] = False,
             first_step: FromStep = 0, last_step: ToStep = None, scope: Scope = "", min_size: MinSize = "0",
             run_id: RunId = None, as_json: AsJson = False, as_csv: AsCsv = False, limit: Limit = None) -> None:
