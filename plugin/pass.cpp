@@ -16,6 +16,7 @@
 #include "plugin/devices.h"
 #include "plugin/note.h"
 #include "plugin/options.h"
+#include "plugin/origins.h"
 #include "plugin/plan_memory.h"
 #include "plugin/region.h"
 #include "plugin/registry.h"
@@ -56,6 +57,7 @@ std::string take_name(Graph& graph) {
   for (auto node = graph.nodes().begin(); node != graph.nodes().end(); ++node) {
     if (node->kind() != name_symbol()) continue;
     name = node->s(torch::jit::attr::name);
+    take_origins(graph, **node);
     node.destroyCurrent();
     break;
   }

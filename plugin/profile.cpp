@@ -12,6 +12,7 @@
 #include "plugin/devices.h"
 #include "plugin/note.h"
 #include "plugin/observation.h"
+#include "plugin/origins.h"
 #include "plugin/repeatable.h"
 #include "plugin/reuse.h"
 #include "profiler/match_sizes.h"
@@ -30,13 +31,6 @@ using torch::jit::Node;
 using torch::jit::Stack;
 using torch::jit::Value;
 
-std::string source_of(const Node& node) {
-  if (const auto location = node.sourceRange().file_line_col()) {
-    return fmt::format("{}:{}", std::get<0>(*location), std::get<1>(*location));
-  }
-  return {};
-}
-
 std::vector<profiler::OpRecord> op_records(const GraphFacts& facts) {
   std::vector<profiler::OpRecord> records;
   std::map<std::string, int> unnamed;
@@ -45,7 +39,7 @@ std::vector<profiler::OpRecord> op_records(const GraphFacts& facts) {
     record.kind = op.node->kind().toQualString();
     record.name = op.node->outputs().empty() ? fmt::format("{}.{}", record.kind, unnamed[record.kind]++)
                                              : op.node->outputs()[0]->debugName();
-    record.scope = op.node->scopeName();
+    record.scope = scope_of(*op.node);
     record.source = source_of(*op.node);
     records.push_back(std::move(record));
   }

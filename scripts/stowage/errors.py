@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+#: How the names of files begin that are not the user's.
+NOT_THE_USERS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parent) + os.sep, "<")
 
 
 class CaptureError(RuntimeError):
@@ -41,7 +43,7 @@ def _place(error: Exception) -> str:
     frame = error.__traceback__
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
-        if not file.startswith(_NOT_THE_USERS):
+        if not file.startswith(NOT_THE_USERS):
             place = f" at {Path(file).name}:{frame.tb_lineno}"
         frame = frame.tb_next
     return place

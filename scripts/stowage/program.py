@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import torchscript
+from . import origins, torchscript
 from .optimizers import Adam, Sgd
 from .tracing import Trace
 
@@ -91,11 +91,14 @@ def compile_step(
             graph.call_function(aten.add_.Tensor, (total, grads[slot]))
         grads[slot] = grads[slot] if total is None else total
     for update, state in zip(updates, states):
-        call = partial(_call_for, graph, names[update.slot])
+        owner = trace.owners[update.slot]
+        origin = origins.Origin(f"optimizer.{owner}" if owner else "optimizer")
+        call = partial(_call_for, graph, names[update.slot], origin)
         rule.append(call, update.group, params[update.slot], grads[update.slot], state, numbers[update.bucket])
     copy[trace.loss]._rename("loss")
     graph.output(copy[trace.loss])
     graph.eliminate_dead_code(_must_stay)
+    origins.inherit(graph)
 
     values = [copy[node] for node in (*trace.batch, *trace.params, *trace.buffers)]
     values += [copy[node] for node, _ in trace.constants] + held
@@ -118,9 +121,13 @@ def compile_step(
     )
 
 
-def _call_for(graph: torch.fx.Graph, name: str, op: Any, args: tuple, kwargs: dict | None = None) -> torch.fx.Node:
+def _call_for(
+    graph: torch.fx.Graph, name: str, origin: origins.Origin, op: Any, args: tuple, kwargs: dict | None = None
+) -> torch.fx.Node:
     """Appends a call of `op` that is named after the parameter it helps to update."""
-    return graph.create_node("call_function", op, args, kwargs, name=f"{op.overloadpacket.__name__}_{name}")
+    node = graph.create_node("call_function", op, args, kwargs, name=f"{op.overloadpacket.__name__}_{name}")
+    origins.put(node, origin)
+    return node
 
 
 def _must_stay(node: torch.fx.Node) -> bool:

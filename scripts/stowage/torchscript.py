@@ -14,6 +14,8 @@ from typing import Any, Iterator
 
 import torch
 
+from . import origins
+
 _MEMORY_FORMATS = {  # c10/core/MemoryFormat.h
     torch.contiguous_format: 0,
     torch.preserve_format: 1,
@@ -32,12 +34,14 @@ class Unscriptable(Exception):
 def to_function(graph: torch.fx.Graph, label: str = "") -> torch.jit.ScriptFunction:
     """Compiles `graph`: placeholders are tensors, or numbers where their type says so; the output is one value.
 
-    With a `label`, the graph tells the plugin, which must be loaded, to call it so.
+    With a `label`, the graph tells the plugin, which must be loaded, to call it so, and where its ops come from.
     """
-    ir = _Builder(graph).ir
+    builder = _Builder(graph)
+    ir = builder.ir
     if label:
         mark = ir.create("stowage::name", 0)
         mark.s_("name", label)
+        mark.t_("origins", origins.to_bytes(builder.named()))
         ir.prependNode(mark)
     return torch._C._create_function_from_graph("step", ir)
 
@@ -90,6 +94,12 @@ class _Builder:
                 raise Unscriptable(getattr(node.target, "__name__", str(node.target)))
         torch._C._jit_pass_constant_pooling(self.ir)
         self.ir.lint()
+
+    def named(self) -> list[tuple[str, torch.fx.Node]]:
+        """The nodes that are ops, each with the name of its first value; one without values has none."""
+        ops = [(node, values) for node, values in self.values.items() if isinstance(node.target, torch._ops.OpOverload)]
+        first = [(node, values[0] if isinstance(values, list) else values) for node, values in ops if values != []]
+        return [(value.debugName(), node) for node, value in first]
 
     def call(self, node: torch.fx.Node) -> Any:
         schema = node.target._schema

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .effects import NoOutsideWrites, nothing_kept, refuse_hooks
 from .errors import CaptureError, bare
+from .origins import Origins
 
 aten = torch.ops.aten
 
@@ -46,6 +47,7 @@ class Trace:
     grads: list[torch.fx.Node | None]  # one a parameter; None where the loss does not depend on it
     reassigned: list[tuple[torch.fx.Node, torch.fx.Node]]  # buffer, and the value that the forward gave it
     modules: list[torch.nn.Module]  # kept alive, so that their ids stay theirs
+    owners: list[str]  # the scope of the module that owns each parameter
 
 
 def trace(
@@ -65,6 +67,11 @@ def trace(
     refuse_hooks(modules, params)
     owned = {name for name, _ in whole.named_parameters()}
     reassigned: list[int] = []
+    origins = Origins(whole)
+
+    def recorded_step(*flat: torch.Tensor) -> list[torch.Tensor | None]:
+        with origins.recorded():
+            return step(*flat)
 
     def step(*flat: torch.Tensor) -> list[torch.Tensor | None]:
         rest = iter(flat)
@@ -91,7 +98,7 @@ def trace(
     leaves = [param.detach().requires_grad_(param.requires_grad) for param in params.values()]
     flat = [*(tensor.detach() for tensor in batch), *leaves, *(buffer.detach() for buffer in buffers.values())]
     with torch.enable_grad(), nothing_kept(modules):
-        traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat)
+        traced = make_fx(recorded_step, tracing_mode="fake", _allow_non_fake_inputs=True)(*flat)
 
     n_inputs = len(tree_flatten(inputs)[0])
     names = [f"input_{index}" for index in range(n_inputs)]
@@ -111,6 +118,7 @@ def trace(
         grads=outputs[: len(params)],
         reassigned=[(buffer_nodes[index], value) for index, value in zip(reassigned, outputs[len(params) :])],
         modules=modules,
+        owners=[origins.scope(name.rpartition(".")[0]) if name in owned else "" for name in params],
     )
 
 
@@ -193,6 +201,7 @@ def _tidy(traced: torch.fx.GraphModule, names: list[str]) -> tuple[torch.fx.Grap
             moved = graph.placeholder(f"c_{len(constants)}")
             constants.append((moved, node.target(_constant(literal), *node.args[1:], **node.kwargs)))
             made[node] = graph.call_function(aten.lift_fresh_copy.default, (moved,))
+            made[node].meta = dict(node.meta)
             continue
         made[node] = graph.node_copy(node, made.__getitem__)
         if node.target is aten.native_batch_norm.default and node.args[3] is not None:
