@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from stowage.commands.budget import budget
 from stowage.commands.common import note
 from stowage.commands.diff import diff
+from stowage.commands.graphs import graph, order
 from stowage.commands.memory import peak, tensors
 from stowage.commands.plans import explain, plan, sql
 from stowage.commands.runs import info, kernels, ops
@@ -81,6 +82,8 @@ for subject, commands in (
     )),
     ("What is planned", (
         (plan, "stowage plan profile.db --slots --csv"),
+        (order, "stowage order profile.db --scope layer1"),
+        (graph, "stowage graph profile.db --deps 120"),
         (budget, "stowage budget profile.db --points 10"),
     )),
     ("Runs compared", (
