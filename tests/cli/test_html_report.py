@@ -75,7 +75,8 @@ def test_the_page_is_named_after_the_store_and_never_overwritten(stowage: Stowag
 def test_never_writes_over_the_store(stowage: Stowage, store: Path) -> None:
     before = store.read_bytes()
     result = stowage("report", "run.db", "-o", "run.db", "--force")
-    assert (result.returncode, result.stderr) == (2, "stowage: cannot write 'run.db': it is the store; choose another with -o\n")
+    assert (result.returncode, result.stderr) == (
+        2, "stowage: cannot write 'run.db': it is the store; choose another with -o\n")
     assert store.read_bytes() == before
 
 
@@ -223,7 +224,8 @@ def test_needs_no_torch(stowage_process: Stowage, store: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("script", "says"), [
-    ("PRAGMA foreign_keys = ON; DELETE FROM runs", "cannot choose a run of store 'run.db': it has none; profile a run into it first"),
+    ("PRAGMA foreign_keys = ON; DELETE FROM runs",
+     "cannot choose a run of store 'run.db': it has none; profile a run into it first"),
     ("PRAGMA foreign_keys = OFF; DELETE FROM ops WHERE run_id = 2 AND op = 2",
      "cannot read run 2 of store 'run.db': uses name op 2, which is not there; the file is damaged: move it away and profile "
      "again"),

@@ -19,12 +19,13 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 def test_the_wheel_holds_the_package_the_plugin_and_both_commands_and_nothing_else():
     files = {str(file) for file in distribution("stowage").files or []}
     modules = {path.relative_to(ROOT / "scripts").as_posix() for path in (ROOT / "scripts/stowage").rglob("*.py")}
-    assert "stowage/cli.py" in modules
-    assert modules | {"stowage/build_info.py", "stowage/libstowage.so", "../../../bin/stowage",
+    page = {path.relative_to(ROOT / "scripts").as_posix() for path in (ROOT / "scripts/stowage/report_page").iterdir()}
+    assert {"stowage/cli.py"} <= modules and {"stowage/report_page/report.html"} <= page
+    assert modules | page | {"stowage/build_info.py", "stowage/libstowage.so", "../../../bin/stowage",
                       "../../../bin/stowage-solve"} <= files
     for file in files:
         in_package = file.startswith("stowage/") and file.endswith((".py", ".pyc", ".so", "py.typed"))
-        assert in_package or ".dist-info/" in file or file.startswith("../../../bin/stowage"), file
+        assert in_package or file in page or ".dist-info/" in file or file.startswith("../../../bin/stowage"), file
 
 
 def test_the_commands_run_anywhere(tmp_path):

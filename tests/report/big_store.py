@@ -56,15 +56,16 @@ def write(path: Path, op_count: int = 50_000) -> None:
 
     connection = sqlite3.connect(path)
     connection.executescript(f"BEGIN; {SCHEMA}")
-    insert(connection, "runs", [(1, "big", "b1", "()", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_000_000_000_000, 2, 0,
-                                 1, 50, peak_bytes, "graph()", "2", 64, 0, "graph")])
+    insert(connection, "runs", [(1, "big", "b1", "()", "cpu", "2.11.0", "0.1.0", "steady_clock", 1_700_000_000_000_000_000, 2,
+                                 0, 1, 50, peak_bytes, "graph()", "2", 64, 0, "graph")])
     insert(connection, "ops", [(1, *op, 1000 * op[0], 900, 0, None) for op in ops])
     insert(connection, "tensors", [(1, *tensor, "Float", "[]") for tensor in tensors])
     insert(connection, "uses", [(1, use, *row, 0 if row[2] == "result" else None) for use, row in enumerate(uses)])
     insert(connection, "allocations", [
         (1, number, tensor, op, index, size_bytes, size_bytes, 0, begin, free_op, end, "allocator", 0)
         for number, (tensor, op, index, size_bytes, begin, free_op, end) in enumerate(allocations)])
-    insert(connection, "plans", [(1, peak_bytes, peak_bytes, peak_bytes, "optimal", arena_bytes, arena_bytes, "optimal", 1, "", 0)])
+    insert(connection, "plans", [(1, peak_bytes, peak_bytes, peak_bytes, "optimal", arena_bytes, arena_bytes, "optimal", 1, "",
+                                  0)])
     insert(connection, "plan_order", [(1, step, op) for step, op in enumerate(order)])
     insert(connection, "slots", [(1, slot, *row, None) for slot, row in enumerate(slots)])
     insert(connection, "points", [(1, point, *row, None) for point, row in enumerate(points)])

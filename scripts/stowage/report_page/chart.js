@@ -48,7 +48,7 @@ class Chart {
     this.base = make("canvas", {"aria-hidden": "true"});
     this.over = make("canvas", {"aria-hidden": "true"});
     this.element = make("div", {class: "chart", tabindex: 0, role: "slider", "aria-label": label, "aria-valuemin": 0,
-      "aria-valuemax": Math.max(values - 1, 0)}, this.base, this.over);
+      "aria-valuemax": Math.max(values - 1, 0), "aria-valuenow": 0}, this.base, this.over);
     this.element.style.height = `${height}px`;
     parent.append(this.element);
     view.charts.push(this);
@@ -74,8 +74,12 @@ class Chart {
       if (Math.abs(event.offsetX - from.x) > DRAG) this.select(from, {x: event.offsetX, y: event.offsetY});
       else this.open();
     });
-    on("pointercancel", () => { this.drag = null; });
-    on("pointerleave", () => this.leave());
+    on("pointercancel", () => {
+      this.drag = null;
+      this.leave();
+    });
+    // A finger leaves whenever it is lifted: what it tapped stays shown.
+    on("pointerleave", (event) => { if (event.pointerType === "mouse") this.leave(); });
     on("blur", () => this.leave());
     on("focus", () => { if (this.element.matches(":focus-visible")) this.point(this.cursor); });
     on("dblclick", () => this.view.all());
@@ -167,6 +171,13 @@ class Chart {
       pen.fillStyle = colours.line;
       pen.fillRect(Math.round(x), this.height, 1, 4);
     }
+  }
+
+  // Shows the tip, and says the same to a screen reader.
+  tell(value, title, rows, clientX, clientY) {
+    tip.show(title, rows, clientX, clientY);
+    this.element.setAttribute("aria-valuenow", value);
+    this.element.setAttribute("aria-valuetext", `${title}: ${rows.map(([label, text]) => `${label} ${text}`).join(", ")}`);
   }
 
   // A line of time across the chart.

@@ -7,7 +7,6 @@ class Layout extends Chart {
     super(parent, view, {label: "Layout: tensors by the time and the addresses they take", height,
       values: view.model.slots.length});
     Object.assign(this, {arena: arena || 1, slots: this.model.slots});
-    this.element.setAttribute("aria-valuenow", 0);
     this.showAll();
   }
 
@@ -106,8 +105,8 @@ class Layout extends Chart {
 
   #show(index, clientX, clientY) {
     this.cursor = index;
-    const {model} = this, slot = this.slots[index], {tensors} = model.data, {tensor} = slot;
-    const {left, top, width, height} = this.#rectangle(slot), pen = this.over.getContext("2d");
+    const {model} = this, slot = this.slots[index], pen = this.over.getContext("2d");
+    const {left, top, width, height} = this.#rectangle(slot);
     this.clearOver();
     pen.strokeStyle = this.view.colours.card;
     pen.lineWidth = 5;
@@ -115,10 +114,7 @@ class Layout extends Chart {
     pen.strokeStyle = this.view.colours.text;
     pen.lineWidth = 2;
     pen.strokeRect(left, top, Math.max(width, 1), Math.max(height, 1));
-    const rows = slotRows(model, slot);
-    tip.show(model.tensorName(tensor), rows, clientX, clientY);
-    this.element.setAttribute("aria-valuenow", index);
-    this.element.setAttribute("aria-valuetext", `${model.tensorName(tensor)}: ${rows.map(([label, text]) => `${label} ${text}`).join(", ")}`);
+    this.tell(index, model.tensorName(slot.tensor), slotRows(model, slot), clientX, clientY);
   }
 
   cursorTime() {
@@ -137,13 +133,13 @@ class Layout extends Chart {
       End: go(this.slots.length - 1), p: peak, P: peak};
   }
 
-  // The next slot above (or below, -1) that lives when the one under the cursor begins.
+  // The next slot above (or below, -1) that lives at a time with the one under the cursor.
   #above(sign) {
     const here = this.slots[this.cursor];
     let best = this.cursor, distance = Infinity;
     this.slots.forEach((slot, index) => {
       const apart = (slot.offset - here.offset) * sign;
-      if (apart > 0 && apart < distance && slot.begin <= here.begin && here.begin < slot.end) [best, distance] = [index, apart];
+      if (apart > 0 && apart < distance && slot.begin < here.end && here.begin < slot.end) [best, distance] = [index, apart];
     });
     return best;
   }

@@ -55,8 +55,8 @@ function showCharts(model, view) {
     document.querySelector("#layout-section .hint").remove();
     return {timeline};
   }
-  byId("layout-lead").textContent = `Time from left to right in the planned order, addresses from bottom to top in the arena of ${
-    size(run.arena_bytes)}: ${grouped(model.slots.length)} slots. The dotted line is the peak.`;
+  byId("layout-lead").textContent = "Time from left to right in the planned order, addresses from bottom to top in the " +
+    `arena of ${size(run.arena_bytes)}: ${grouped(model.slots.length)} slots. The dotted line is the peak.`;
   return {timeline, layout: new Layout(byId("layout"), view, {arena: run.arena_bytes, height: 420})};
 }
 
@@ -64,7 +64,7 @@ function opTable(model, parent, open) {
   const {ops} = model.data, {last, before} = model, isPlanned = model.after !== null;
   const byStep = (column) => Array.from(last.stepOf, (step) => column[step]);
   return new VirtualTable(parent, {label: "Ops", rows: ops.name.length, open, columns: [
-    {title: "step", width: 70, isNumber: true, values: last.stepOf},
+    {title: "step", width: 70, isNumber: true, isPlace: true, values: last.stepOf},
     {title: "kind", width: 190, values: ops.kind},
     {title: "name", width: 170, values: ops.name},
     ...[["module", "scope", 160], ["source", "source", 110]].filter(([, name]) => ops[name].some(Boolean))
@@ -75,8 +75,9 @@ function opTable(model, parent, open) {
     {title: "allocates", width: 95, isNumber: true, values: byStep(last.allocated), text: size},
     {title: "frees", width: 95, isNumber: true, values: byStep(last.freed), text: size},
     {title: "time", width: 90, isNumber: true, values: ops.duration_ns, text: duration},
-    {title: "op", width: 65, isNumber: true, values: model.programOrder},
-    ...(model.moved.size ? [{title: "moved", width: 70, values: ops.name.map((_, op) => model.moved.has(op) ? "moved" : "")}] : []),
+    {title: "op", width: 65, isNumber: true, isPlace: true, values: model.programOrder},
+    ...(model.moved.size
+      ? [{title: "moved", width: 70, values: ops.name.map((_, op) => model.moved.has(op) ? "moved" : "")}] : []),
   ]});
 }
 
@@ -88,8 +89,9 @@ function tensorTable(model, parent, open) {
     {title: "class", width: 150, values: tensors.class},
     {title: "made by", width: 260, values: tensors.made_by.map((op) => op === null ? "" : model.opName(op))},
     {title: "last used by", width: 260, values: tensors.last_use.map((op) => op === null ? "" : model.opName(op))},
-    ...(model.slots.length ? [{title: "address", width: 130, isNumber: true, text: (offset) => offset === null ? "-" : grouped(offset),
-      values: tensors.name.map((_, tensor) => model.offsets.get(tensor) ?? null)}] : []),
+    ...(model.slots.length ? [{title: "address", width: 130, isNumber: true, isPlace: true,
+      values: tensors.name.map((_, tensor) => model.offsets.get(tensor) ?? null),
+      text: (offset) => offset === null ? "-" : grouped(offset)}] : []),
     ...(ops.scope.some(Boolean) ? [{title: "module", width: 220, values: tensors.made_by.map((op) => at(op, ops.scope))}] : []),
     {title: "dtype", width: 90, values: tensors.dtype},
     {title: "shape", width: 190, values: tensors.shape},
@@ -107,7 +109,8 @@ function showTables(model, view, charts) {
   };
   tables.ops.sort(0);
   tables.tensors.sort(0);
-  const only = {ops: ["only what moved", (op) => model.moved.has(op)], tensors: ["only at the peak", (tensor) => peak.has(tensor)]};
+  const only = {ops: ["only what moved", (op) => model.moved.has(op)],
+    tensors: ["only at the peak", (tensor) => peak.has(tensor)]};
   let shown = "ops";
   const filter = () => {
     const keeps = byId("only-marked").checked ? only[shown][1] : () => true;
@@ -168,6 +171,7 @@ function listen(view) {
     const time = view.model.last.peakTime, half = Math.max(10, view.model.steps / 40);
     view.show(time - half, time + half);
   }};
+  document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".chart")) tip.hide(); });
   for (const tool of document.querySelectorAll("[data-zoom]")) tool.addEventListener("click", zooms[tool.dataset.zoom]);
 }
 

@@ -3,7 +3,8 @@
 const ROW = 28, SPARE = 8;  // pixels; rows beyond those in sight
 
 class VirtualTable {
-  // Columns: {title, width in pixels, isNumber, values: one a row, text: value -> string}. `open(row)` is for Enter and click.
+  // Columns: {title, width in pixels, isNumber, values: one a row, text: value -> string}; quantities have
+  // the largest first, places and texts the least. `open(row)` is for Enter and click.
   constructor(parent, {label, columns, rows, open}) {
     Object.assign(this, {columns, open, all: Int32Array.from({length: rows}, (_, row) => row), sorted: null, isUp: true});
     this.shown = this.all;
@@ -35,7 +36,7 @@ class VirtualTable {
   }
 
   sort(index) {
-    this.isUp = this.sorted === index ? !this.isUp : !this.columns[index].isNumber || index === 0;
+    this.isUp = this.sorted === index ? !this.isUp : !this.columns[index].isNumber || this.columns[index].isPlace;
     this.sorted = index;
     this.heads.forEach((head, at) => {
       const direction = at !== index ? null : this.isUp ? "ascending" : "descending";
@@ -50,7 +51,8 @@ class VirtualTable {
     this.shown = this.keep ? this.all.filter(this.keep) : this.all.slice();
     if (this.sorted !== null) {
       const {values, isNumber} = this.columns[this.sorted], sign = this.isUp ? 1 : -1;
-      const compare = isNumber ? (one, other) => (one ?? -1) - (other ?? -1) : (one, other) => one < other ? -1 : one > other ? 1 : 0;
+      const compare = isNumber ? (one, other) => (one ?? -1) - (other ?? -1)
+        : (one, other) => one < other ? -1 : one > other ? 1 : 0;
       this.shown.sort((one, other) => sign * compare(values[one], values[other]) || one - other);
     }
     this.scroller.scrollTop = 0;
@@ -95,7 +97,9 @@ class VirtualTable {
     const at = this.shown.indexOf(row);
     if (at < 0) return false;
     const {scrollTop, clientHeight} = this.scroller, top = at * ROW, head = 34;
-    if (top < scrollTop || top + ROW > scrollTop + clientHeight - head) this.scroller.scrollTop = Math.max(0, top - clientHeight / 3);
+    if (top < scrollTop || top + ROW > scrollTop + clientHeight - head) {
+      this.scroller.scrollTop = Math.max(0, top - clientHeight / 3);
+    }
     this.mark(row);
     return true;
   }
@@ -103,9 +107,10 @@ class VirtualTable {
   #key(event) {
     if (event.target !== this.table || this.shown.length === 0) return;
     const at = this.shown.indexOf(this.current), page = Math.max(1, Math.floor(this.scroller.clientHeight / ROW) - 2);
-    const to = {ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: this.shown.length - 1};
+    const last = this.shown.length - 1;
+    const to = {ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: last};
     if (event.key === "Enter" && at >= 0) this.open(this.current);
-    else if (event.key in to) this.reveal(this.shown[Math.min(Math.max(to[event.key], 0), this.shown.length - 1)]);
+    else if (event.key in to) this.reveal(this.shown[Math.min(Math.max(to[event.key], 0), last)]);
     else return;
     event.preventDefault();
   }

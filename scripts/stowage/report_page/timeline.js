@@ -5,7 +5,6 @@ class Timeline extends Chart {
   constructor(parent, view, side, {name, ceiling, bound, height}) {
     super(parent, view, {label: `${name}: live memory at each step`, height, values: view.model.steps});
     Object.assign(this, {side, name, ceiling: ceiling * 1.14 || 1, bound});
-    this.cursor = this.element.ariaValueNow = 0;
   }
 
   showAll() {}
@@ -106,12 +105,9 @@ class Timeline extends Chart {
     this.clearOver();
     this.drawCursor(step + 0.5);
     const rows = classes.map((name, kind) => [name, size(stack[kind]), name]).filter((_, kind) => stack[kind] > 0).reverse();
-    const where = model.place(op);
-    tip.show(`${model.data.ops.kind[op]} '${model.data.ops.name[op]}'`, [["step", `${grouped(step)} (op ${op})`],
-      ...(where ? [["module", where]] : []), ["live", size(side.totals[place])], ...rows], clientX, clientY);
-    this.element.setAttribute("aria-valuenow", step);
-    this.element.setAttribute("aria-valuetext", `step ${step}, op ${model.opName(op)}, ${where} live ${size(side.totals[place])}: ` +
-      rows.map(([name, text]) => `${name} ${text}`).join(", "));
+    const where = model.place(op), title = `${model.data.ops.kind[op]} '${model.data.ops.name[op]}'`;
+    this.tell(step, title, [["step", `${grouped(step)} (op ${op})`], ...(where ? [["module", where]] : []),
+      ["live", size(side.totals[place])], ...rows], clientX, clientY);
   }
 
   cursorTime() {
