@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from stowage.html_explanation import explanation
 from stowage.html_story import budget_of, story
 from stowage.roles import CLASSES, classes_of
 from stowage.store import Row, Store, moved_ops
@@ -51,6 +52,7 @@ def collect(store: Store, run: Row) -> Row:
         "moved": sorted(moved_ops(order)),
         "slots": _slots(store, run, after) if after else None,
         "story": story(run, before, after, budget, ops),
+        "explanation": explanation(store, run),
     }
 
 

@@ -14,6 +14,7 @@ import pytest
 from cli.sample_store import MIB, ON_CUDA, STEP, Stowage, change_store
 from cli.test_commands import NOTE
 
+from stowage.html_explanation import sections
 from stowage.html_report import collect
 from stowage.store import Row, Store
 
@@ -180,6 +181,45 @@ def test_its_words_within_a_budget(store: Path) -> None:
     assert data["unplanned_peak_bytes"] == 20 * MIB
     assert data["story"][0] == ("To stay within a budget, 1 ops run again instead of keeping what they made: without that the "
                                 "peak is 20.00 MiB, with it the step is predicted to take 1.250 times as long.")
+
+
+def test_sections_of_an_explanation() -> None:
+    assert sections("""\
+Peak
+  before planning   16.00 MiB  in the backward
+                               op 2 aten::mean 'c'
+
+  The peak is not at the end
+  of the forward.
+
+What lives at the peak
+   before  tensors
+  3.00 MiB       2  parameters
+
+What the plan changed
+- 1 of 6 ops moved: the
+  fewest
+- together: 3.00 MiB less
+
+  Not that  alone.
+""") == [
+        {"title": "Peak", "blocks": [{"kind": "text", "text": "The peak is not at the end of the forward."}]},
+        {"title": "What the plan changed", "blocks": [
+            {"kind": "item", "text": "1 of 6 ops moved: the fewest"}, {"kind": "item", "text": "together: 3.00 MiB less"},
+            {"kind": "table", "text": "  Not that  alone."}]},
+    ]
+
+
+def test_a_graph_and_a_step_are_explained_as_explain_does(stowage: Stowage, store: Path) -> None:
+    change_store(store, STEP)
+    for run_id in (2, 4):
+        printed = stowage("explain", "run.db", "--run", str(run_id)).stdout
+        told = data_of(store, run_id)["explanation"]
+        assert len(told) >= 2
+        for section in told:
+            assert section["title"] in printed
+            for block in section["blocks"]:
+                assert block["text"] in (printed if block["kind"] == "table" else " ".join(printed.split()))
 
 
 def test_the_page_loads_nothing(stowage: Stowage, store: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Chart {
       this.drag = null;
       if (!from) return;
       if (Math.abs(event.offsetX - from.x) > DRAG) this.select(from, {x: event.offsetX, y: event.offsetY});
-      else this.open();
+      else this.open(false);
     });
     on("pointercancel", () => {
       this.drag = null;
@@ -91,7 +91,7 @@ class Chart {
     on("keydown", (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey) return;
       const handled = {"+": () => this.view.zoom(0.5, this.cursorTime()), "=": () => this.view.zoom(0.5, this.cursorTime()),
-        "-": () => this.view.zoom(2, this.cursorTime()), "0": () => this.view.all(), Enter: () => this.open(),
+        "-": () => this.view.zoom(2, this.cursorTime()), "0": () => this.view.all(), Enter: () => this.open(true),
         Escape: () => this.leave(), ...this.keys()}[event.key];
       if (!handled) return;
       event.preventDefault();
@@ -144,7 +144,7 @@ class Chart {
 
   drawSizes(pen, from, to) {
     const {colours} = this.view;
-    const step = 2 ** Math.max(0, Math.ceil(Math.log2((to - from) / (this.height / 44))));
+    const step = 2 ** Math.max(0, Math.ceil(Math.log2((to - from) / (this.height / 34))));
     pen.textBaseline = "middle";
     pen.textAlign = "right";
     for (let bytes = Math.ceil(from / step) * step; bytes <= to; bytes += step) {

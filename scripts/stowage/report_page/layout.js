@@ -144,8 +144,8 @@ class Layout extends Chart {
     return best;
   }
 
-  open() {
-    if (this.slots.length > 0) this.view.openTensor(this.slots[this.cursor].tensor);
+  open(isWanted) {
+    if (this.slots.length > 0) this.view.openTensor(this.slots[this.cursor].tensor, isWanted);
   }
 
   drawSelection(from, to) {

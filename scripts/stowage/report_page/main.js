@@ -40,6 +40,17 @@ function showPeak(model) {
     make("tfoot", {}, make("tr", {}, make("th", {scope: "row"}, "together"), ...cells((events) => size(events.peak_bytes)))));
 }
 
+// Sections that are tables for the most part are closed at first.
+function showExplanation(model) {
+  const sections = model.data.explanation;
+  byId("explanation-section").hidden = sections.length === 0;
+  byId("explanation").append(...sections.map(({title, blocks}) => make("details",
+    {open: blocks.some((block) => block.kind === "table") && blocks[0].kind !== "item" ? null : ""},
+    make("summary", {}, title || "In words"), ...blocks.map(({kind, text}) => kind === "table"
+      ? make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": title}, make("pre", {}, text))
+      : make("p", {class: kind}, text)))));
+}
+
 function showCharts(model, view) {
   const {run} = model.data, box = byId("memory"), sides = model.shownSides;
   byId("legend").append(...[...model.data.classes].reverse().map((name) => make("li", {}, swatch(name), name)));
@@ -52,7 +63,7 @@ function showCharts(model, view) {
   const timeline = timelines.at(-1);
   if (!model.slots.length) {
     byId("layout-lead").textContent = "The run has no plan, so that its tensors have no addresses of ours.";
-    document.querySelector("#layout-section .hint").remove();
+    byId("layout").nextElementSibling.remove();
     return {timeline};
   }
   byId("layout-lead").textContent = "Time from left to right in the planned order, addresses from bottom to top in the " +
@@ -141,7 +152,8 @@ function showTables(model, view, charts) {
   }
   byId("filter").addEventListener("input", filter);
   byId("only-marked").addEventListener("change", filter);
-  const open = (name, row) => {
+  // Marks the row; the page moves there only if that is what was asked for, and not the side effect of a click.
+  const open = (name, row, isWanted) => {
     if (shown !== name) choose(name);
     if (!tables[name].reveal(row)) {
       byId("filter").value = "";
@@ -149,10 +161,10 @@ function showTables(model, view, charts) {
       filter();
       tables[name].reveal(row);
     }
-    byId("ops").scrollIntoView({block: "nearest"});
+    if (isWanted) byId("ops").scrollIntoView({block: "nearest"});
   };
-  view.openOp = (op) => open("ops", op);
-  view.openTensor = (tensor) => open("tensors", tensor);
+  view.openOp = (op, isWanted) => open("ops", op, isWanted);
+  view.openTensor = (tensor, isWanted) => open("tensors", tensor, isWanted);
   choose("ops");
 }
 
@@ -188,6 +200,7 @@ function main() {
   showFigures(model);
   byId("story").append(...data.story.map((text) => make("li", {}, text)));
   showPeak(model);
+  showExplanation(model);
   showTables(model, view, showCharts(model, view));
   listen(view);
   document.documentElement.dataset.ready = "true";

@@ -122,8 +122,8 @@ class Timeline extends Chart {
       End: go(this.model.steps - 1), p: peak, P: peak};
   }
 
-  open() {
-    if (this.model.steps > 0) this.view.openOp(this.side.order[this.cursor]);
+  open(isWanted) {
+    if (this.model.steps > 0) this.view.openOp(this.side.order[this.cursor], isWanted);
   }
 
   drawSelection(from, to) {
