@@ -12,7 +12,7 @@ from stowage.html_report import collect, render
 from stowage.store import Store
 
 CHROMIUM = shutil.which("chromium")
-READY = "document.documentElement.dataset.ready"
+READY = "Number(document.documentElement.dataset.readyMs)"
 
 
 def write_page(store: Path, page: Path, run_id: int | None = None) -> Path:
@@ -65,9 +65,7 @@ def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
         page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}") or dialog.dismiss())
         page.on("request", lambda request: request.url != path.as_uri() and wrong.append(f"request: {request.url}"))
         page.goto(path.as_uri())
-        page.wait_for_function(READY)
-        # Sizes are known, and charts drawn, a frame later.
-        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        page.wait_for_function(f"{READY} > 0")
         return page
 
     yield open_one

@@ -30,7 +30,7 @@ class Layout extends Chart {
   }
 
   draw() {
-    const pen = this.begin(), {view, model} = this, {tensors} = model.data;
+    const pen = this.begin(), {view, model} = this, {ops, tensors} = model.data;
     const styles = Object.fromEntries(model.data.classes.map((name) => [name, tints(view.colours[name])]));
     this.drawSizes(pen, this.low, this.high);
     pen.textBaseline = "middle";
@@ -43,7 +43,8 @@ class Layout extends Chart {
       pen.fillStyle = fill;
       pen.fillRect(left, top, Math.max(width - gap, 0.5), Math.max(height - gap, 0.4));
       if (width > 40 && height > 15) {
-        const name = fitting(pen, model.tensorName(slot.tensor), width - 10);
+        const made = tensors.made_by[slot.tensor], scope = made === null ? "" : ops.scope[made];
+        const name = fitting(pen, model.tensorName(slot.tensor) + (scope && ` in ${scope}`), width - 10);
         pen.fillStyle = ink;
         pen.fillText(name, left + 5, top + height / 2);
       }

@@ -203,7 +203,8 @@ function main() {
   showExplanation(model);
   showTables(model, view, showCharts(model, view));
   listen(view);
-  document.documentElement.dataset.ready = "true";
+  // Once all is drawn: how long that took, in milliseconds.
+  requestAnimationFrame(() => requestAnimationFrame((now) => { document.documentElement.dataset.readyMs = Math.round(now); }));
 }
 
 main();
