@@ -117,6 +117,16 @@ def test_a_run_without_a_plan(pages: dict[str, Path], open_page: OpenPage) -> No
     assert page.locator(".chart").count() == 1
 
 
+def test_a_plan_within_a_budget(open_page: OpenPage, tmp_path: Path) -> None:
+    make_store(tmp_path / "run.db")
+    change_store(tmp_path / "run.db", f"INSERT INTO budgets VALUES (2, {14 * MIB}, NULL, {20 * MIB}, 4000, 5000, 4000, "
+                                      f"{12 * MIB}, 'feasible')")
+    page = open_page(write_page(tmp_path / "run.db", tmp_path / "page.html", 2))
+    assert page.locator("#figures dd").all_inner_texts()[:4] == [
+        "20.00 MiB → 13.00 MiB", "unplanned, and within the budget", "35.0 %", "7.00 MiB"]
+    assert page.locator("#peak th").all_inner_texts()[:3] == ["class", "in program order", "after planning"]
+
+
 def test_dragging_zooms_and_a_double_click_shows_all(pages: dict[str, Path], open_page: OpenPage) -> None:
     page = open_page(pages["graph"])
     page.mouse.move(*place(page, LAYOUT, 0.4, 0.2))
@@ -149,7 +159,8 @@ def test_every_control_is_reached_by_tab_and_has_a_name(pages: dict[str, Path], 
             if (it === document.body) return null;
             const {outlineStyle, outlineWidth} = getComputedStyle(it), label = (name) => it.getAttribute(`aria-${name}`);
             if (outlineStyle === "none" || parseFloat(outlineWidth) < 2) return "no focus seen: " + it.outerHTML;
-            return it.closest("#explanation")?.id || it.id || it.dataset.zoom || label("label") || label("labelledby") || it.innerText;
+            return it.closest("#explanation")?.id || it.id || it.dataset.zoom || label("label") ||
+                label("labelledby") || it.innerText;
         }""")
         if name is None:
             break
@@ -157,8 +168,9 @@ def test_every_control_is_reached_by_tab_and_has_a_name(pages: dict[str, Path], 
             reached.append(name)
     assert reached == [
         "Skip to the tables", "theme", "in", "out", "all", "peak", "before planning: live memory at each step",
-        "after planning: live memory at each step", "Layout: tensors by the time and the addresses they take", "Table of classes",
-        "explanation", "tab-ops", "only-marked", "filter", "Ops", "step ▲", "kind", "name", "module", "source", "live", "live before",
+        "after planning: live memory at each step", "Layout: tensors by the time and the addresses they take",
+        "Table of classes", "explanation", "tab-ops", "only-marked", "filter", "Ops", "step ▲", "kind", "name", "module",
+        "source", "live", "live before",
         "allocates", "frees", "time", "op", "moved"]
 
 

@@ -17,7 +17,8 @@ function showFigures(model) {
     const saved = unplanned - after.peak_bytes;
     box.append(
       figure("Peak memory of the step", value("main", size(unplanned), make("span", {class: "arrow"}, " → "),
-        make("span", {class: saved > 0 ? "better" : ""}, size(after.peak_bytes))), remark("before and after planning")),
+        make("span", {class: saved > 0 ? "better" : ""}, size(after.peak_bytes))),
+      remark(unplanned === before.peak_bytes ? "before and after planning" : "unplanned, and within the budget")),
       figure("Saved", value("", `${(100 * saved / Math.max(unplanned, 1)).toFixed(1)} %`), remark(size(saved))),
       figure("Lower bound", value("", size(run.bound_bytes)), remark(after.peak_bytes <= run.bound_bytes
         ? "reached: no order is better" : `plan is ${size(after.peak_bytes - run.bound_bytes)} above`)));
@@ -191,7 +192,10 @@ function main() {
   const data = JSON.parse(byId("data").textContent), {run} = data;
   const model = new Model(data), view = new View(model);
   const both = data.after && run.kind === "graph";
-  model.shownSides = [{name: both ? "before planning" : "the step", events: data.before, replayed: model.before},
+  // Within a budget the unplanned step has other ops: what is shown is the order in which this one was recorded.
+  const isWithin = data.unplanned_peak_bytes !== data.before.peak_bytes;
+  model.shownSides = [{name: !both ? "the step" : isWithin ? "in program order" : "before planning",
+    events: data.before, replayed: model.before},
     ...(both ? [{name: "after planning", events: data.after, replayed: model.after}] : [])];
   byId("name").textContent = run.name;
   byId("context").textContent = [`run ${run.run_id}`, run.device, `torch ${run.torch_version}`, run.clock,
