@@ -44,18 +44,28 @@ def plan_budgets(step: dict[str, Any], arguments: Sequence[str]) -> dict[str, An
 
 def ask(command: str, step: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """What `stowage-solve COMMAND STEP ARGUMENT...` answers for a step in the format `stowage-step/1`."""
+    return _ask(command, "step.json", json.dumps(step), arguments, step["name"])
+
+
+def plan_layout(rows: Sequence[tuple[str, int, int, int]], name: str, deadline_ms: int) -> dict[str, Any]:
+    """What `stowage-solve layout` answers for buffers: id, lower, upper (exclusive) and size in bytes."""
+    text = "".join(f"{','.join(map(str, row))}\n" for row in (("id", "lower", "upper", "size"), *rows))
+    return _ask("layout", "buffers.csv", text, ("--deadline-ms", str(deadline_ms)), name)
+
+
+def _ask(command: str, file_name: str, text: str, arguments: Sequence[str], name: str) -> dict[str, Any]:
     program = solver()
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "step.json"
-        file.write_text(json.dumps(step))
+        file = Path(folder) / file_name
+        file.write_text(text)
         output, errors, exit_code = _run([str(program), command, str(file), *arguments, "--json"])
     if exit_code != 0:
         lines = errors.strip().splitlines() or [f"'{program}' ended with exit code {exit_code}"]
-        raise SolverError(f"cannot plan '{step['name']}': {lines[-1].removeprefix(f'{NAME}: ')}", 2 if exit_code == 2 else 1)
+        raise SolverError(f"cannot plan '{name}': {lines[-1].removeprefix(f'{NAME}: ')}", 2 if exit_code == 2 else 1)
     try:
         return json.loads(output)
     except json.JSONDecodeError as error:
-        raise SolverError(f"cannot plan '{step['name']}': '{program}' did not answer in JSON; use the one of this "
+        raise SolverError(f"cannot plan '{name}': '{program}' did not answer in JSON; use the one of this "
                           "stowage") from error
 
 
