@@ -8,11 +8,11 @@ import typer
 
 from stowage.commands.budget import budget
 from stowage.commands.common import note
-from stowage.commands.explain import explain
-from stowage.commands.plans import plan, sql
-from stowage.commands.report import report
+from stowage.commands.plans import explain, plan, sql
 from stowage.commands.runs import info, kernels, ops, peak, tensors
+from stowage.commands.snapshot import snapshot
 from stowage.commands.verify import verify
+from stowage.snapshots.pickles import SnapshotError
 from stowage.solving import SolverError
 from stowage.store import StoreError
 from stowage.verifying import UnreadableScript
@@ -40,7 +40,7 @@ for command, example in (
     (explain, "stowage explain profile.db"),
     (plan, "stowage plan profile.db --json"),
     (budget, "stowage budget profile.db --points 10"),
-    (report, "stowage report profile.db -o report.html"),
+    (snapshot, "stowage snapshot snapshot.pickle --depth 3"),
     (sql, "stowage sql profile.db 'SELECT kind, sum(duration_ns) FROM ops GROUP BY kind'"),
 ):
     app.command(epilog=f"Example: {example}")(command)
@@ -57,7 +57,7 @@ def main() -> None:
     except SolverError as error:
         note(str(error))
         sys.exit(error.exit_code)
-    except UnreadableScript as error:
+    except (SnapshotError, UnreadableScript) as error:
         note(str(error))
         sys.exit(2)
 

@@ -10,14 +10,15 @@ by page. Left out: max_split_size, garbage collection, private pools, and blocks
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
-from stowage.snapshots.trace import MIB, UNIT_BYTES, Part, Segment, rounded
+from stowage.snapshots.trace import MIB, UNIT_BYTES, Block, Part, Segment
 
 _SMALL_BYTES = 1 * MIB  # the most that a small request asks for
 _OWN_SEGMENT_BYTES = 10 * MIB  # what asks for this much gets a segment of its own size
 _SMALL_SEGMENT_BYTES, _LARGE_SEGMENT_BYTES, _STEP_BYTES = 2 * MIB, 20 * MIB, 2 * MIB
 _ENDLESS_BYTES = 1 << 62
+#: Addresses of an expandable segment. Torch takes 9/8 of the device's memory, which is more than a program can use of it.
+_EXPANDABLE_BYTES = 1 << 62
 
 
 class NoMemory(Exception):
@@ -27,15 +28,14 @@ class NoMemory(Exception):
 class Piece:
     """A run of a segment; free ones next to one another are merged."""
 
-    __slots__ = ("address", "size_bytes", "pool", "base", "previous", "next", "live", "mapped", "requested_bytes", "owner")
+    __slots__ = ("address", "size_bytes", "pool", "base", "previous", "next", "live", "mapped", "block")
 
     def __init__(self, address: int, size_bytes: int, pool: "_Pool", base: int, mapped: bool = True) -> None:
         self.address, self.size_bytes, self.pool, self.base, self.mapped = address, size_bytes, pool, base, mapped
         self.previous: Piece | None = None
         self.next: Piece | None = None
         self.live = False
-        self.requested_bytes = 0
-        self.owner: Any = None
+        self.block: Block | None = None
 
     @property
     def whole(self) -> bool:
@@ -73,12 +73,12 @@ class CachingAllocator:
         self._capacity_bytes = _ENDLESS_BYTES if capacity_bytes is None else capacity_bytes
         self._expandable = expandable
         self._pools: dict[tuple[bool, int], _Pool] = {}
-        self._gaps = [(0, 4 * _ENDLESS_BYTES)]  # addresses that no segment has: begin and end, in order
+        self._gaps = [(0, 1 << 80)]  # addresses that no segment has: begin and end, in order
         self._firsts: dict[int, Piece] = {}  # by its segment's address
 
-    def allocate(self, size_bytes: int, stream: int = 0, owner: Any = None) -> Piece:
-        """`owner` is what `segments` shall say of it."""
-        asked, size_bytes = size_bytes, rounded(size_bytes)
+    def allocate(self, block: Block) -> Piece:
+        """A place for what the block asks for on its stream, or raises NoMemory."""
+        size_bytes, stream = block.rounded_bytes, block.stream
         small = size_bytes <= _SMALL_BYTES
         pool = self._pools.get((small, stream))
         if pool is None:
@@ -95,11 +95,11 @@ class CachingAllocator:
         if rest_bytes >= UNIT_BYTES if small or self._expandable else rest_bytes > _SMALL_BYTES:
             self._cut(piece, size_bytes)
             pool.add(piece.next)
-        piece.live, piece.requested_bytes, piece.owner = True, asked, owner
+        piece.live, piece.block = True, block
         return piece
 
     def free(self, piece: Piece) -> None:
-        piece.live, piece.owner = False, None
+        piece.live, piece.block = False, None
         self._merge(piece)
         piece.pool.add(piece)
 
@@ -176,8 +176,7 @@ class CachingAllocator:
                 room_bytes, each = room_bytes + each.size_bytes, each.next
             if room_bytes >= size_bytes:
                 return piece
-        # Addresses for 9/8 of the device.
-        segment_bytes = _up(self._capacity_bytes + self._capacity_bytes // 8, pool.page_bytes)
+        segment_bytes = _up(_EXPANDABLE_BYTES, pool.page_bytes)
         base = self._find_addresses(segment_bytes)
         piece = self._firsts[base] = Piece(base, segment_bytes, pool, base, mapped=False)
         pool.add(piece)
@@ -289,7 +288,7 @@ def _pieces(first: Piece | None) -> Iterator[Piece]:
 
 def _segment(run: list[Piece], expandable: bool) -> Segment:
     pool = run[0].pool
-    parts = [Part(piece.address, piece.size_bytes, "allocated" if piece.live else "free", piece.requested_bytes, piece.owner)
+    parts = [Part(piece.address, piece.size_bytes, "allocated" if piece.live else "free", piece.block)
              for piece in run]
     return Segment(run[0].address, sum(part.size_bytes for part in parts), pool.stream, "small" if pool.small else "large",
                    parts, expandable)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from stowage.snapshots.frames import BEFORE, CallSites
+from stowage.snapshots.frames import CallSites
 from stowage.snapshots.trace import MIB, Segment
 
 Row = dict[str, Any]
@@ -32,7 +32,7 @@ def totals(segments: Sequence[Segment]) -> Row:
             if part.state == "free":
                 largest_bytes = max(largest_bytes, part.size_bytes)
             else:
-                requested_bytes += part.requested_bytes
+                requested_bytes += part.block.size_bytes
         releasable_bytes += _releasable_bytes(segment)
     return {
         "reserved_bytes": sum(segment.size_bytes for segment in segments),
@@ -57,7 +57,7 @@ def pins(segments: Sequence[Segment], names: CallSites) -> list[Row]:
             continue
         sites: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for part in live:
-            site = sites[names.of(part.frames) if part.frames else BEFORE]
+            site = sites[names.of_block(part.block)]
             site[0] += part.size_bytes
             site[1] += 1
         rows.append({

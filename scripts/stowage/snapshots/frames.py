@@ -27,6 +27,10 @@ class CallSites:
         self._kinds: dict[int, tuple[str, str]] = {}
         self._kept: list[Any] = []
 
+    def of_block(self, block: Any) -> str:
+        """Of a `trace.Block`: where it was allocated, or that nothing of it was recorded."""
+        return BEFORE if block.first is None and not block.frames else self.of(block.frames)
+
     def of(self, frames: Any) -> str:
         """`train.py:12 in step: linear`; a name stands for itself."""
         if isinstance(frames, str):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stowage.snapshots.frames import BEFORE, CallSites
+from stowage.snapshots.frames import CallSites
 from stowage.snapshots.trace import Block, Trace
 
 Row = dict[str, Any]
@@ -65,9 +65,9 @@ def call_sites(trace: Trace, depth: int = 1) -> list[Row]:
 def by_call_site(blocks: Iterable[Block], names: CallSites) -> list[Row]:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for block in blocks:
-        site = BEFORE if block.first is None and not block.frames else names.of(block.frames)
-        sums[site][0] += block.size_bytes
-        sums[site][1] += 1
+        row = sums[names.of_block(block)]
+        row[0] += block.size_bytes
+        row[1] += 1
     return [{"call_site": site, "size_bytes": size_bytes, "blocks": count}
             for site, (size_bytes, count) in sorted(sums.items(), key=lambda each: (-each[1][0], each[0]))]
 

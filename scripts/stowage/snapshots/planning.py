@@ -42,7 +42,7 @@ def replay(trace: Trace, capacity_bytes: int | None = None, expandable: bool = F
             allocator.free(pieces.pop(id(block)))
             continue
         try:
-            pieces[id(block)] = allocator.allocate(block.size_bytes, block.stream, block.frames)
+            pieces[id(block)] = allocator.allocate(block)
         except NoMemory:
             return Replay(allocator.most_reserved_bytes, allocator.reserved_bytes, (event, block), allocator.segments())
     return Replay(allocator.most_reserved_bytes, allocator.reserved_bytes, None, allocator.segments())

@@ -14,6 +14,10 @@ _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 _LEAST_ROUND = 1000
 
 
+#: Numbers are far below this. (Python takes time to print those of thousands of digits, or refuses.)
+_LIMIT = 1 << 128
+
+
 class _Unfit(Exception):
     """A part of the snapshot is not as torch writes it."""
 
@@ -63,6 +67,7 @@ def _settings_notes(settings: dict[Any, Any]) -> list[str]:
 
 def _segment(row: Any, where: str) -> tuple[int, Segment]:
     at = address = _integer(row, "address", where)
+    stream = _integer(row, "stream", where, 0)
     parts = []
     for number, block in enumerate(_list(row, "blocks", where)):
         inside = f"block {number} of {where}"
@@ -70,14 +75,17 @@ def _segment(row: Any, where: str) -> tuple[int, Segment]:
         if state is None:
             raise _Unfit(f"{inside} has the unknown state {block['state']!r:.40}")
         size_bytes = _integer(block, "size", inside)
-        requested_bytes = _integer(block, "requested_size", inside, 0) or size_bytes
-        parts.append(Part(_integer(block, "address", inside, at), size_bytes, state, requested_bytes, block.get("frames")))
+        part = Part(_integer(block, "address", inside, at), size_bytes, state)
+        if state != "free":
+            requested_bytes = _integer(block, "requested_size", inside, 0) or size_bytes
+            part.block = Block(part.address, requested_bytes, stream, None, None, block.get("frames"))
+        parts.append(part)
         at += size_bytes
     kind = row.get("segment_type")
     pool_id = row.get("segment_pool_id")
     private = isinstance(pool_id, (tuple, list)) and all(type(number) is int for number in pool_id) and any(pool_id)
     pool = f"{kind if kind == 'small' else 'large'}{f' of pool {pool_id[0]}.{pool_id[-1]}' if private else ''}"
-    segment = Segment(address, _integer(row, "total_size", where), _integer(row, "stream", where, 0), pool, parts,
+    segment = Segment(address, _integer(row, "total_size", where), stream, pool, parts,
                       row.get("is_expandable") is True)
     return _integer(row, "device", where, 0), segment
 
@@ -96,7 +104,7 @@ def _trace(device: int, history: Any, segments: list[Segment], max_entries: int 
             action = event["action"]
             if action == "alloc":
                 address, size_bytes, stream = event["addr"], event["size"], event.get("stream", 0)
-                if type(address) is not int or type(size_bytes) is not int or type(stream) is not int or size_bytes < 0:
+                if not _fits(address) or not _fits(size_bytes) or not _fits(stream):
                     raise TypeError
                 if address in live:
                     live[address].end = number
@@ -108,7 +116,7 @@ def _trace(device: int, history: Any, segments: list[Segment], max_entries: int 
                 block = live.get(address)
                 if block is None:
                     block = Block(address, event["size"], event.get("stream", 0), None)
-                    if type(address) is not int or type(block.size_bytes) is not int or type(block.stream) is not int:
+                    if not _fits(address) or not _fits(block.size_bytes) or not _fits(block.stream):
                         raise TypeError
                     live[address] = block
                     early.append(block)
@@ -136,16 +144,17 @@ def _trace(device: int, history: Any, segments: list[Segment], max_entries: int 
 def _add_the_unseen(trace: Trace, live: dict[int, Block], early: list[Block], max_entries: int | None) -> None:
     """Adds the blocks of which the history has no beginning, what is reserved, and whether the history is whole."""
     lost = 0
-    vanished = len([block for block in live.values() if block.first is not None])
+    vanished = len(live)
     for segment in trace.segments:
         for part in segment.parts:
-            if part.state == "free":
+            if part.block is None:
                 continue
             if part.address in live:
-                vanished -= live[part.address].first is not None
-                continue
-            early.append(Block(part.address, part.requested_bytes, segment.stream, None, None, part.frames))
-            lost += bool(part.frames)
+                part.block = live[part.address]
+                vanished -= 1
+            else:
+                early.append(part.block)
+                lost += bool(part.block.frames)
     if vanished and trace.segments:
         trace.notes.append(f"{vanished} blocks live at the end of the history are in no segment: events are missing")
     trace.blocks[:0] = sorted(early, key=lambda block: block.address)
@@ -186,8 +195,12 @@ def _text(row: Any, name: str, where: str) -> str:
     return value
 
 
+def _fits(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LIMIT
+
+
 def _integer(row: Any, name: str, where: str, default: int | None = None) -> int:
     value = row.get(name, default) if isinstance(row, dict) else None
-    if type(value) is not int or value < 0:
+    if not _fits(value):
         raise _Unfit(f"{where} has no number '{name}'")
     return value

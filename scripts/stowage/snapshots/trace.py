@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stowage.snapshots.frames import NO_STACK
+
 MIB = 1 << 20
 #: The allocator's blocks are multiples of this.
 UNIT_BYTES = 512
@@ -34,8 +36,7 @@ class Part:
     address: int
     size_bytes: int
     state: str
-    requested_bytes: int
-    frames: Any = None
+    block: Block | None = None  # what is live there
 
 
 @dataclass(slots=True)
@@ -120,7 +121,9 @@ class Trace:
             if (block.first or 0) < end and (block.end is None or block.end >= first):
                 begins = block.first is not None and block.first >= first
                 ends = block.end is not None and block.end < end
-                yield replace(block, first=block.first if begins else None, end=block.end if ends else None)
+                # One that an earlier event began is not from before recording, even without a stack.
+                frames = block.frames if begins or block.first is None else block.frames or NO_STACK
+                yield replace(block, first=block.first if begins else None, end=block.end if ends else None, frames=frames)
 
 
 def rounded(size_bytes: int) -> int:
