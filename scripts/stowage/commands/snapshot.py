@@ -119,7 +119,7 @@ def print_device(row: Row) -> None:
     where = "before the first event" if peak["event"] is None else f"at event {peak['event']}"
     print(f"device {row['device']}: {events}, {row['blocks']} blocks")
     print(f"peak       {size(peak['live_bytes'])} {where}, {size(peak['rounded_bytes'])} in the allocator's units")
-    print(f"  before   {size(peak['before_bytes'])} of it was live before {'event ' + str(row['from']) if row['from'] else 'recording'}")
+    print(f"  before   {size(peak['before_bytes'])} of it was live before the first event")
     if peak["awaiting_bytes"]:
         print(f"  awaiting {size(peak['awaiting_bytes'])} of it was freed, while another stream used it")
     if peak["reserved_bytes"] is not None:

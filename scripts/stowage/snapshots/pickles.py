@@ -2,13 +2,14 @@
 """Reads pickles of plain data without running code from them."""
 
 import gc
+import io
 import mmap
 import os
 import pickle
 import pickletools
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,7 +48,8 @@ def load(path: str) -> Any:
         size_bytes = os.path.getsize(path)
         if size_bytes == 0:
             raise SnapshotError(f"cannot read snapshot '{path}': it is empty; take the snapshot again")
-        with open(path, "rb") as file, without_collector(), _bounded_memory(_START_BYTES + _MOST_TIMES * size_bytes):
+        with (open(path, "rb") as file, without_collector(), _bounded_memory(_START_BYTES + _MOST_TIMES * size_bytes),
+              redirect_stderr(io.StringIO())):  # Python writes there of a bytearray that is cut short
             return _PlainUnpickler(file, errors="replace").load()
     except OSError as error:
         raise SnapshotError(f"cannot read snapshot '{path}': {error.strerror}; check the path") from error

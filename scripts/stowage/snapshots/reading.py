@@ -97,7 +97,9 @@ def _trace(device: int, history: Any, segments: list[Segment], max_entries: int 
     live: dict[int, Block] = {}
     early: list[Block] = []
     gaps = 0
+    # Where no freeing was completed, it was left out of the history, or all of it still waits for other streams.
     free = "free_completed" if any(_action(event) == "free_completed" for event in history) else "free_requested"
+    awaiting = {part.address for segment in segments for part in segment.parts if part.state == "awaiting"}
     number = 0
     try:
         for number, event in enumerate(history):
@@ -122,7 +124,7 @@ def _trace(device: int, history: Any, segments: list[Segment], max_entries: int 
                     early.append(block)
                 if action == "free_requested":
                     block.requested_end = number
-                if action == free:
+                if action == free and not (action == "free_requested" and address in awaiting):
                     block.end = number
                     del live[address]
             elif action in _RESERVES:
@@ -133,7 +135,7 @@ def _trace(device: int, history: Any, segments: list[Segment], max_entries: int 
                                                  free_bytes if type(free_bytes) is int else None))
     except (KeyError, TypeError, AttributeError, _Unfit) as error:
         raise _Unfit(f"event {number} of device {device} is not as torch writes it") from error
-    if free == "free_requested" and any(block.end is not None for block in trace.blocks):
+    if free == "free_requested" and any(block.end is not None for block in (*early, *trace.blocks)):
         trace.notes.append("the history tells when freeing was asked for only, not when it was done")
     if gaps:
         trace.notes.append(f"{gaps} allocations lie where others were not freed: events are missing")
