@@ -150,14 +150,14 @@ def print_memory(row: Row) -> None:
                 [(size(pool["reserved_bytes"]), size(pool["allocated_bytes"]), size(pool["free_bytes"]),
                   size(pool["pinned_bytes"]), size(pool["largest_free_bytes"]), pool["segments"], hex(pool["stream"]),
                   pool["pool"]) for pool in row["pools"]])
-    print_pins(row["pinned"])
+    print_pins(row["pinned"], "  ")
 
 
-def print_pins(pinned: list[Row]) -> None:
+def print_pins(pinned: list[Row], indent: str) -> None:
     for pin in pinned:
         held = "; ".join(f"{size(site['size_bytes'])} {site['call_site']}" for site in pin["held_by"][:4])
         more = f"; and {len(pin['held_by']) - 4} more" if len(pin["held_by"]) > 4 else ""
-        print(f"  {size(pin['pinned_bytes'])} free in a segment of {size(pin['segment_bytes'])} is pinned by "
+        print(f"{indent}{size(pin['pinned_bytes'])} free in a segment of {size(pin['segment_bytes'])} is pinned by "
               f"{printable(held)}{more}")
 
 
@@ -186,4 +186,4 @@ def print_replay(label: str, result: Row) -> None:
     print(f"  {label:<11} runs out {where}: {printable(failed['call_site'])} asks for {size(failed['size_bytes'])}; of "
           f"{size(failed['free_bytes'] + failed['unreserved_bytes'])} that nobody uses, {size(failed['unreserved_bytes'])} is "
           f"not reserved and the largest free block is {size(failed['largest_free_bytes'])}")
-    print_pins(result["pinned"])
+    print_pins(result["pinned"], "    ")

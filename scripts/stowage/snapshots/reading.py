@@ -171,8 +171,8 @@ def _why_truncated(events: int, lost: int, max_entries: int | None) -> str | Non
     if max_entries is not None and events >= max_entries:
         return f"the history is full: {events} events, max_entries={max_entries}; earlier ones are lost"
     if lost and events:
-        return (f"the history is cut: {lost} live blocks have a call stack but no event; record with a larger max_entries "
-                "than its length")
+        return (f"the history is cut: {lost} live blocks have a call stack but no event; max_entries was too small, or the "
+                "history was cleared")
     if events >= _LEAST_ROUND and events % _LEAST_ROUND == 0:
         return (f"the history may be full: it has exactly {events} events; if max_entries was that, earlier ones are lost "
                 "(say so with --max-entries)")
