@@ -36,13 +36,15 @@ HOSTILE = {
     "global": (b"cos\nsystem\n(S'" + COMMAND + b"'\ntR.", "GLOBAL at byte 0 asks for os.system"),
     "stack_global": (b"\x80\x04" + text(b"os") + text(b"system") + b"\x93" + ARGUMENT + b"R.",
                      "STACK_GLOBAL at byte 14 asks for os.system"),
-    "global_of_builtins": (b"\x80\x02c__builtin__\neval\nX\x01\x00\x00\x001\x85R.", "GLOBAL at byte 2 asks for __builtin__.eval"),
+    "global_of_builtins": (b"\x80\x02c__builtin__\neval\nX\x01\x00\x00\x001\x85R.",
+                           "GLOBAL at byte 2 asks for __builtin__.eval"),
     "inst": (b"(S'" + COMMAND + b"'\nios\nsystem\n.", "INST at byte 15 asks for os.system"),
     "obj": (b"(cos\nsystem\nS'" + COMMAND + b"'\no.", "GLOBAL at byte 1 asks for os.system"),
     "obj_of_text": (b"(" + text(b"os.system") + ARGUMENT + b"o.", "OBJ at byte 25 asks for an object"),
     "newobj": (b"\x80\x02cos\nsystem\n" + ARGUMENT + b"\x81.", "GLOBAL at byte 2 asks for os.system"),
     "newobj_of_text": (b"\x80\x04" + text(b"os.system") + ARGUMENT + b"\x81.", "NEWOBJ at byte 26 asks for an object"),
-    "newobj_ex_of_text": (b"\x80\x04" + text(b"os.system") + ARGUMENT + b"}\x92.", "NEWOBJ_EX at byte 27 asks for an object"),
+    "newobj_ex_of_text": (b"\x80\x04" + text(b"os.system") + ARGUMENT + b"}\x92.",
+                          "NEWOBJ_EX at byte 27 asks for an object"),
     "reduce_of_text": (b"\x80\x04" + text(b"os.system") + ARGUMENT + b"R.", "REDUCE at byte 26 asks for an object"),
     "reduce_of_a_number": (b"\x80\x04K\x01)R.", "REDUCE at byte 5 asks for an object"),
     "extension": (b"\x80\x02\x82\xf0.", "EXT1 at byte 2 asks for os.system"),
@@ -168,7 +170,8 @@ def test_case_24_every_cut_is_told(stowage: Stowage, tmp_path: Path, protocol: i
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (b"\xff\xfe", "it is no pickle, or a damaged one: byte 0 is no opcode; choose a file of torch.cuda.memory._dump_snapshot"),
+    (b"\xff\xfe", "it is no pickle, or a damaged one: byte 0 is no opcode; choose a file of "
+                  "torch.cuda.memory._dump_snapshot"),
     (b"\x80\x09.", "it is damaged: unsupported pickle protocol: 9; copy it again or take the snapshot again"),
     (b"\x80\x04h\x05.", "it is damaged: Memo value not found at index 5; copy it again or take the snapshot again"),
 ])

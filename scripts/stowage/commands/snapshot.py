@@ -31,18 +31,21 @@ def parse_size(text: str) -> int:
 
 def snapshot(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Of torch.cuda.memory._dump_snapshot, or a trace: NAME.csv.")],
-    first: Annotated[int | None, typer.Option("--from", min=0, metavar="EVENT", help="Only this event and later ones.")] = None,
+    first: Annotated[int | None, typer.Option("--from", min=0, metavar="EVENT", help="Only this event and later.")] = None,
     end: Annotated[int | None, typer.Option("--to", min=0, metavar="EVENT", help="Only events before this one.")] = None,
     device: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this device.")] = None,
-    depth: Annotated[int, typer.Option(min=1, metavar="N", help="How many frames outside torch name a call site.")] = 1,
-    against: Annotated[str | None, typer.Option(metavar="FILE", help="Compare the peak's call sites with this one's.")] = None,
+    depth: Annotated[int, typer.Option(min=1, metavar="N", help="Frames outside torch that name a call site.")] = 1,
+    against: Annotated[str | None, typer.Option(metavar="FILE", help="Compare two peaks by call site.")] = None,
     capacity: Annotated[int | None, typer.Option(parser=parse_size, metavar="SIZE",
                                                  help="Memory of the device that the trace is replayed on: 40GiB.")] = None,
     used: Annotated[int | None, typer.Option(parser=parse_size, metavar="SIZE",
                                              help="What the device had in use at the end, as nvidia-smi shows.")] = None,
-    total: Annotated[int | None, typer.Option(parser=parse_size, metavar="SIZE", help="Memory of the recorded device.")] = None,
-    max_entries: Annotated[int | None, typer.Option(min=1, metavar="N", help="What _record_memory_history was given.")] = None,
-    plan: Annotated[bool | None, typer.Option("--plan/--no-plan", help="Replay and lay out; else if that takes seconds.")] = None,
+    total: Annotated[int | None, typer.Option(parser=parse_size, metavar="SIZE",
+                                              help="Memory of the device that the file is of.")] = None,
+    max_entries: Annotated[int | None, typer.Option(min=1, metavar="N",
+                                                    help="What _record_memory_history was given.")] = None,
+    plan: Annotated[bool | None, typer.Option("--plan/--no-plan",
+                                              help="Replay it and lay it out; else a layout of few blocks only.")] = None,
     as_json: AsJson = False, as_csv: AsCsv = False, limit: Limit = None,
 ) -> None:
     """Explains a snapshot of torch's CUDA memory: its peak, what was reserved for what, and what a plan would reserve.
@@ -62,8 +65,9 @@ def snapshot(
         return print_csv(cut(rows, limit, 0, True, "call sites"), ("device", "call_site", "size_bytes", "blocks"))
     for row in found:
         row["peak"]["call_sites"] = cut(row["peak"]["call_sites"], limit, 10, as_json, "call sites")
-        for rows in (row, *filter(None, ((row["plan"] or {}).get(kind) for kind in ("replay", "expandable")))):
-            rows["pinned"] = rows["pinned"] if as_json and limit is None else rows["pinned"][:5 if limit is None else limit or None]
+        row["pinned"] = cut(row["pinned"], limit, 5, as_json, "pinned segments")
+        for result in filter(None, ((row["plan"] or {}).get(kind) for kind in ("replay", "expandable"))):
+            result["pinned"] = result["pinned"][:limit or (None if as_json or limit == 0 else 5)]
     if as_json:
         return print_json({"file": file, "devices": found})
     for number, row in enumerate(found):
@@ -84,8 +88,8 @@ def print_comparison(file: str, against: str, choice: Choice, as_json: bool, as_
         return print_json({"before": file, "after": against, "call_sites": shown})
     if as_csv:
         return print_csv(shown, ("device", "call_site", "before_bytes", "after_bytes", "change_bytes"))
-    for name, side in (("before", "before_bytes"), ("after", "after_bytes")):
-        print(f"{name:<7} {size(sum(row[side] for row in rows))} at the peak of {printable(file if name == 'before' else against)}")
+    for name, path in (("before", file), ("after", against)):
+        print(f"{name:<7} {size(sum(row[f'{name}_bytes'] for row in rows))} at the peak of {printable(path)}")
     print()
     print_table([">before", ">after", ">change", ">device", "call site"],
                 [(size(row["before_bytes"]), size(row["after_bytes"]), change(row["change_bytes"]), row["device"],
@@ -184,6 +188,7 @@ def print_replay(label: str, result: Row) -> None:
         return print(f"  {label:<11} {size(result['most_reserved_bytes'])} reserved by the simulated allocator")
     where = "before the first event" if failed["event"] is None else f"at event {failed['event']}"
     print(f"  {label:<11} runs out {where}: {printable(failed['call_site'])} asks for {size(failed['size_bytes'])}; of "
-          f"{size(failed['free_bytes'] + failed['unreserved_bytes'])} that nobody uses, {size(failed['unreserved_bytes'])} is "
-          f"not reserved and the largest free block is {size(failed['largest_free_bytes'])}")
+          f"{size(failed['free_bytes'] + failed['unreserved_bytes'])} that nobody uses, "
+          f"{size(failed['unreserved_bytes'])} is not reserved and the largest free block is "
+          f"{size(failed['largest_free_bytes'])}")
     print_pins(result["pinned"], "    ")

@@ -44,8 +44,9 @@ def read_traces(path: str, choice: Choice) -> list[Trace]:
     parts = [trace.part(choice.first, choice.end) for trace in traces]
     for trace, part in zip(traces, parts, strict=True):
         if part is not trace and part.first >= part.end:
-            raise SnapshotError(f"cannot show events {choice.first or 0} to {choice.end} of device {trace.device} in '{path}': "
-                                f"it has {trace.end}; give --from below --to and below that")
+            end = "the last" if choice.end is None else choice.end
+            raise SnapshotError(f"cannot show events {choice.first or 0} to {end} of device {trace.device} in '{path}': it "
+                                f"has {trace.end}; give --from below --to and below that")
     return parts
 
 

@@ -61,8 +61,9 @@ def pins(segments: Sequence[Segment], names: CallSites) -> list[Row]:
             site[0] += part.size_bytes
             site[1] += 1
         rows.append({
-            "address": segment.address, "stream": segment.stream, "pool": segment.pool, "segment_bytes": segment.size_bytes,
-            "pinned_bytes": pinned_bytes, "largest_free_bytes": max(free), "live_bytes": sum(part.size_bytes for part in live),
+            "address": segment.address, "stream": segment.stream, "pool": segment.pool,
+            "segment_bytes": segment.size_bytes, "pinned_bytes": pinned_bytes, "largest_free_bytes": max(free),
+            "live_bytes": sum(part.size_bytes for part in live),
             "held_by": [{"call_site": site, "size_bytes": size_bytes, "blocks": count}
                         for site, (size_bytes, count) in sorted(sites.items(), key=lambda each: (-each[1][0], each[0]))],
         })

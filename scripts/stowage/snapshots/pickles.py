@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 #: Opcodes that name, make or change objects of classes, or ask the program for some.
-_OBJECTS = frozenset(("GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD", "EXT1", "EXT2", "EXT4",
-                      "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER"))
+_OBJECTS = frozenset(("GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD", "EXT1", "EXT2",
+                      "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER"))
 #: The most memory that reading may take: so many times the file's size (torch's snapshots take 2 to 10), and a start.
 _MOST_TIMES, _START_BYTES = 64, 256 << 20
 _PLAIN = "a snapshot of torch holds numbers, text, lists and dictionaries only; do not trust this file"
@@ -72,11 +72,12 @@ def _why(path: str, error: Exception) -> str:
             for opcode, _, at in pickletools.genops(data):
                 position = at
                 if opcode.name in _OBJECTS:
-                    wants = f" for {error}" if isinstance(error, _Refused) else ""
-                    return f"opcode {opcode.name} at byte {position} asks{wants or ' for an object'}, which could run code; {_PLAIN}"
+                    wanted = error if isinstance(error, _Refused) else "an object"
+                    return f"opcode {opcode.name} at byte {position} asks for {wanted}, which could run code; {_PLAIN}"
         except ValueError as fault:
             if "unknown" in str(fault):
-                return f"it is no pickle, or a damaged one: byte {data.tell() - 1} is no opcode; choose a file of torch.cuda.memory._dump_snapshot"
+                return (f"it is no pickle, or a damaged one: byte {data.tell() - 1} is no opcode; choose a file of "
+                        "torch.cuda.memory._dump_snapshot")
             return f"it is cut short or damaged after byte {position}; copy it again or take the snapshot again"
     if isinstance(error, MemoryError):
         return f"it asks for more memory than a snapshot of {end} B can need; do not trust this file"
