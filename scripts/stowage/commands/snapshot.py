@@ -66,6 +66,7 @@ def snapshot(
     for row in found:
         row["peak"]["call_sites"] = cut(row["peak"]["call_sites"], limit, 10, as_json, "call sites")
         row["pinned"] = cut(row["pinned"], limit, 5, as_json, "pinned segments")
+        row["ran_out"] = cut(row["ran_out"], limit, 5, as_json, "failed requests")
         for result in filter(None, ((row["plan"] or {}).get(kind) for kind in ("replay", "expandable"))):
             result["pinned"] = result["pinned"][:limit or (None if as_json or limit == 0 else 5)]
     if as_json:

@@ -16,9 +16,9 @@ from stowage.snapshots.trace import MIB, UNIT_BYTES, Block, Part, Segment
 _SMALL_BYTES = 1 * MIB  # the most that a small request asks for
 _OWN_SEGMENT_BYTES = 10 * MIB  # what asks for this much gets a segment of its own size
 _SMALL_SEGMENT_BYTES, _LARGE_SEGMENT_BYTES, _STEP_BYTES = 2 * MIB, 20 * MIB, 2 * MIB
-_ENDLESS_BYTES = 1 << 62
+_ENDLESS_BYTES = 1 << 160  # whatever sizes a file may claim
 #: Addresses of an expandable segment. Torch takes 9/8 of the device's memory, which is more than a program can use of it.
-_EXPANDABLE_BYTES = 1 << 62
+_EXPANDABLE_BYTES = 1 << 160
 
 
 class NoMemory(Exception):
@@ -73,7 +73,7 @@ class CachingAllocator:
         self._capacity_bytes = _ENDLESS_BYTES if capacity_bytes is None else capacity_bytes
         self._expandable = expandable
         self._pools: dict[tuple[bool, int], _Pool] = {}
-        self._gaps = [(0, 1 << 80)]  # addresses that no segment has: begin and end, in order
+        self._gaps = [(0, 1 << 200)]  # addresses that no segment has: begin and end, in order
         self._firsts: dict[int, Piece] = {}  # by its segment's address
 
     def allocate(self, block: Block) -> Piece:

@@ -45,10 +45,9 @@ def load(path: str) -> Any:
     try:
         if os.path.isdir(path):
             raise SnapshotError(f"cannot read snapshot '{path}': it is a folder; name the file in it")
-        size_bytes = os.path.getsize(path)
-        if size_bytes == 0:
+        if os.path.getsize(path) == 0:
             raise SnapshotError(f"cannot read snapshot '{path}': it is empty; take the snapshot again")
-        with (open(path, "rb") as file, without_collector(), _bounded_memory(_START_BYTES + _MOST_TIMES * size_bytes),
+        with (open(path, "rb") as file, without_collector(), bounded_memory(path),
               redirect_stderr(io.StringIO())):  # Python writes there of a bytearray that is cut short
             return _PlainUnpickler(file, errors="replace").load()
     except OSError as error:
@@ -80,7 +79,7 @@ def _why(path: str, error: Exception) -> str:
                         "torch.cuda.memory._dump_snapshot")
             return f"it is cut short or damaged after byte {position}; copy it again or take the snapshot again"
     if isinstance(error, MemoryError):
-        return f"it asks for more memory than a snapshot of {end} B can need; do not trust this file"
+        return _too_much(end)
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return f"it is damaged: {text}; copy it again or take the snapshot again"
 
@@ -97,14 +96,21 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
+def _too_much(size_bytes: int) -> str:
+    return f"it asks for more memory than a snapshot of {size_bytes} B can need; do not trust this file"
+
+
 @contextmanager
-def _bounded_memory(more_bytes: int) -> Iterator[None]:
-    """Lets the process take so much more memory: a few bytes of a pickle can ask for a table of many GiB."""
+def bounded_memory(path: str) -> Iterator[None]:
+    """Lets the process take no more memory than the file explains: a few bytes of a pickle can ask for many GiB."""
+    size_bytes = os.path.getsize(path) if os.path.isfile(path) else 0
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limits = [limit for limit in (soft, hard, used_bytes + more_bytes) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    limits = [soft, hard, used_bytes + _START_BYTES + _MOST_TIMES * size_bytes]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limit for limit in limits if limit != resource.RLIM_INFINITY), hard))
     try:
         yield
+    except MemoryError as error:
+        raise SnapshotError(f"cannot read snapshot '{path}': {_too_much(size_bytes)}") from error
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from stowage.snapshots.pickles import SnapshotError, load
+from stowage.snapshots.pickles import SnapshotError, bounded_memory, load, without_collector
 from stowage.snapshots.trace import Block, OutOfMemory, Part, Segment, Trace
 
 _STATES = {"active_allocated": "allocated", "active_awaiting_free": "awaiting", "active_pending_free": "awaiting",
@@ -24,9 +24,9 @@ class _Unfit(Exception):
 
 def read_snapshot(path: str, max_entries: int | None = None) -> list[Trace]:
     """The devices that have segments or a history. `max_entries` is what `_record_memory_history` was given."""
-    snapshot = load(path)
     try:
-        return _traces(snapshot, max_entries)
+        with without_collector(), bounded_memory(path):
+            return _traces(load(path), max_entries)
     except _Unfit as error:
         raise SnapshotError(f"cannot read snapshot '{path}': {error}; choose a file of "
                             "torch.cuda.memory._dump_snapshot") from error
@@ -157,7 +157,7 @@ def _add_the_unseen(trace: Trace, live: dict[int, Block], early: list[Block], ma
             else:
                 early.append(part.block)
                 lost += bool(part.block.frames)
-    if vanished and trace.segments:
+    if vanished > 0 and trace.segments:
         trace.notes.append(f"{vanished} blocks live at the end of the history are in no segment: events are missing")
     trace.blocks[:0] = sorted(early, key=lambda block: block.address)
     trace.reserved_bytes = sum(segment.size_bytes for segment in trace.segments)

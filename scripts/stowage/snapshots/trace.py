@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a device's allocator did: blocks over time, and the segments that they lay in at the end."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from stowage.snapshots.frames import NO_STACK
@@ -90,8 +93,14 @@ class Trace:
         """Bytes that the allocator holds after the event, or before the first."""
         if self.reserved_bytes is None:
             return None
-        after = self.first - 1 if event is None else event
-        return self.reserved_bytes - sum(change for at, change in self.reserved_changes if at > after)
+        later = bisect_left(self.reserved_changes, (self.first if event is None else event + 1,))
+        return self.reserved_bytes - self._changed_from[later]
+
+    @cached_property
+    def _changed_from(self) -> list[int]:
+        """By index into `reserved_changes`: how much it and all later ones change."""
+        sums = accumulate((change for _, change in reversed(self.reserved_changes)), initial=0)
+        return list(sums)[::-1]
 
     def most_reserved(self) -> int | None:
         if self.reserved_bytes is None:
