@@ -53,7 +53,7 @@ peak       120 B at event 0, 1.00 KiB in the allocator's units
 at the end 2.00 MiB reserved, 512 B allocated, 2.00 MiB free: 0 B could be given back, 2.00 MiB is pinned by live blocks
 reserved  allocated      free    pinned  largest free  segments  stream  pool
 2.00 MiB      512 B  2.00 MiB  2.00 MiB      2.00 MiB         1  0x0     small
-  2.00 MiB free in a segment of 2.00 MiB is pinned by 512 B before recording
+  2.00 MiB free in the segment of 2.00 MiB at 0x1000 is pinned by 512 B before recording
 outside    1.00 MiB: what the device had in use at the end less what was reserved
 """
 

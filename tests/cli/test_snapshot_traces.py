@@ -62,7 +62,7 @@ outside    not known: the file does not tell what the device had in use; give it
 what this trace needs on a device of 2.05 GiB:
   replayed    runs out at event 62: second asks for 1.07 GiB; of 1.08 GiB that nobody uses, 1000.00 MiB is not reserved and \
 the largest free block is 110.00 MiB
-    110.00 MiB free in a segment of 1.07 GiB is pinned by 17.00 MiB kept1; 17.00 MiB kept11; 17.00 MiB kept13; \
+    110.00 MiB free in the segment of 1.07 GiB at 0x0 is pinned by 17.00 MiB kept1; 17.00 MiB kept11; 17.00 MiB kept13; \
 17.00 MiB kept15; and 56 more
   expandable  2.05 GiB reserved by the simulated allocator
   planned     2.04 GiB by a layout of stowage, which fits; optimal

@@ -19,7 +19,7 @@ from stowage.text import NOTHING, print_table, printable, size
 
 _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 #: A bigger file takes more than two seconds.
-_LONG_BYTES = 200 << 20
+_LONG_BYTES = 50 << 20
 
 
 def parse_size(text: str) -> int:
@@ -106,7 +106,7 @@ def patience(path: str) -> Iterator[None]:
         return
     from rich.console import Console  # only here: small files are read sooner without it
 
-    with Console(stderr=True).status("reading the snapshot"):
+    with Console(stderr=True).status("reading the file"):
         yield
 
 
@@ -162,8 +162,8 @@ def print_pins(pinned: list[Row], indent: str) -> None:
     for pin in pinned:
         held = "; ".join(f"{size(site['size_bytes'])} {site['call_site']}" for site in pin["held_by"][:4])
         more = f"; and {len(pin['held_by']) - 4} more" if len(pin["held_by"]) > 4 else ""
-        print(f"{indent}{size(pin['pinned_bytes'])} free in a segment of {size(pin['segment_bytes'])} is pinned by "
-              f"{printable(held)}{more}")
+        print(f"{indent}{size(pin['pinned_bytes'])} free in the segment of {size(pin['segment_bytes'])} at "
+              f"{hex(pin['address'])} is pinned by {printable(held)}{more}")
 
 
 def print_plan(plan: Row) -> None:
