@@ -154,7 +154,7 @@ def test_the_innermost_frame_outside_torch_names_a_call_site(tmp_path: Path) -> 
     op = frame("??", 0, "at::_ops::addmm::call(at::Tensor const&)")
     linear = frame("??", 0, "at::_ops::linear::call(at::Tensor const&)")
     torch_frame = frame(f"{TORCH}/linear.py", 134, "forward")
-    users = [frame("/home/me/model.py", 5, "forward"), frame("/home/me/train.py", 7, "step")]
+    users = [frame("/project/model.py", 5, "forward"), frame("/project/train.py", 7, "step")]
     gradient = frame("??", 0, "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>)")
     stacks = [[op, linear, torch_frame, *users], [op, gradient], [op], [torch_frame], [frame("??", 0, "start")], []]
     path = save(tmp_path / "x.pickle", snapshot([], [alloc(number, 512 - number, *stack)

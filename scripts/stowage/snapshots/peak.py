@@ -31,7 +31,7 @@ class Peak:
 def find_peak(trace: Trace) -> Peak:
     live_bytes = most_bytes = sum(block.size_bytes for block in trace.before)
     at = None
-    for event, block in trace.changes():
+    for event, block in trace.changes:
         if block.first == event:
             live_bytes += block.size_bytes
             if live_bytes > most_bytes:

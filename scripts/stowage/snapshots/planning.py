@@ -20,7 +20,7 @@ class Replay:
     most_reserved_bytes: int
     reserved_bytes: int
     failed: tuple[int | None, Block] | None  # at which event, asking for what
-    segments: list[Segment] = field(repr=False)
+    segments: list[Segment] = field(repr=False)  # where it failed
 
 
 @dataclass
@@ -37,7 +37,7 @@ class StreamLayout:
 def replay(trace: Trace, capacity_bytes: int | None = None, expandable: bool = False) -> Replay:
     allocator = CachingAllocator(capacity_bytes, expandable)
     pieces: dict[int, Piece] = {}
-    for event, block in [*((None, block) for block in trace.before), *trace.changes()]:
+    for event, block in [*((None, block) for block in trace.before), *trace.changes]:
         if event is not None and block.first != event:
             allocator.free(pieces.pop(id(block)))
             continue
@@ -45,7 +45,7 @@ def replay(trace: Trace, capacity_bytes: int | None = None, expandable: bool = F
             pieces[id(block)] = allocator.allocate(block)
         except NoMemory:
             return Replay(allocator.most_reserved_bytes, allocator.reserved_bytes, (event, block), allocator.segments())
-    return Replay(allocator.most_reserved_bytes, allocator.reserved_bytes, None, allocator.segments())
+    return Replay(allocator.most_reserved_bytes, allocator.reserved_bytes, None, [])
 
 
 def lay_out(trace: Trace, name: str, deadline_ms: int) -> list[StreamLayout]:

@@ -83,6 +83,7 @@ class Trace:
         """What was live before the first event."""
         return [block for block in self.blocks if block.first is None]
 
+    @cached_property
     def changes(self) -> list[tuple[int, Block]]:
         """Events that begin or end a block, in order: it begins where `block.first` is the event."""
         found = [(block.end, block) for block in self.blocks if block.end is not None]
