@@ -187,6 +187,22 @@ def test_blocks_that_pin_segments_by_stream_and_pool(stowage: Stowage, tmp_path:
     ]
 
 
+def test_settings_that_the_replay_leaves_out_are_told(stowage: Stowage, tmp_path: Path) -> None:
+    settings = {"max_split_size": 128 * MIB, "garbage_collection_threshold": 0.0, "roundup_power2_divisions": {"1": 4}}
+    save(tmp_path / "x.pickle", {**case_35(), "allocator_settings": settings})
+    assert stowage("snapshot", "x.pickle", "--no-plan").stderr == (
+        "stowage: device 0: the allocator ran with max_split_size, roundup_power2_divisions, which the replay leaves out\n")
+
+
+def test_events_that_are_missing_are_told(stowage: Stowage, tmp_path: Path) -> None:
+    """The second block lies where the first was never freed, and neither is in a segment at the end."""
+    save(tmp_path / "x.pickle", snapshot([segment(0, 2 * MIB)], [alloc(0, 5), alloc(0, 7)]))
+    [device] = explained(stowage, tmp_path / "x.pickle", "--no-plan")
+    assert device["peak"]["live_bytes"] == 7
+    assert device["notes"] == ["1 allocations lie where others were not freed: events are missing",
+                               "1 blocks live at the end of the history are in no segment: events are missing"]
+
+
 @pytest.mark.parametrize("name", COUNTED)
 def test_what_torch_wrote_is_what_its_allocator_counted(stowage: Stowage, name: str) -> None:
     devices = explained(stowage, DATA / f"{name}.pickle", "--no-plan")

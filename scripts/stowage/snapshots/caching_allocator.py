@@ -8,7 +8,6 @@ by page. Left out: max_split_size, garbage collection, private pools, and blocks
 """
 
 import bisect
-from collections import defaultdict
 from collections.abc import Iterator
 
 from stowage.snapshots.trace import MIB, UNIT_BYTES, Block, Part, Segment

@@ -135,7 +135,7 @@ def _trace(device: int, history: Any, segments: list[Segment], max_entries: int 
                                                  free_bytes if type(free_bytes) is int else None))
     except (KeyError, TypeError, AttributeError, _Unfit) as error:
         raise _Unfit(f"event {number} of device {device} is not as torch writes it") from error
-    if free == "free_requested" and any(block.end is not None for block in (*early, *trace.blocks)):
+    if any(block.end is not None and block.end == block.requested_end for block in (*early, *trace.blocks)):
         trace.notes.append("the history tells when freeing was asked for only, not when it was done")
     if gaps:
         trace.notes.append(f"{gaps} allocations lie where others were not freed: events are missing")
