@@ -8,11 +8,10 @@ import typer
 
 from stowage.commands.budget import budget
 from stowage.commands.common import note
+from stowage.commands.export import export
 from stowage.commands.plans import explain, plan, sql
 from stowage.commands.runs import info, kernels, ops, peak, tensors
-from stowage.commands.snapshot import snapshot
 from stowage.commands.verify import verify
-from stowage.snapshots.pickles import SnapshotError
 from stowage.solving import SolverError
 from stowage.store import StoreError
 from stowage.verifying import UnreadableScript
@@ -40,7 +39,7 @@ for command, example in (
     (explain, "stowage explain profile.db"),
     (plan, "stowage plan profile.db --json"),
     (budget, "stowage budget profile.db --points 10"),
-    (snapshot, "stowage snapshot snapshot.pickle --depth 3"),
+    (export, "stowage export profile.db --format memory-viz --planned -o planned.pickle"),
     (sql, "stowage sql profile.db 'SELECT kind, sum(duration_ns) FROM ops GROUP BY kind'"),
 ):
     app.command(epilog=f"Example: {example}")(command)
@@ -57,7 +56,7 @@ def main() -> None:
     except SolverError as error:
         note(str(error))
         sys.exit(error.exit_code)
-    except (SnapshotError, UnreadableScript) as error:
+    except UnreadableScript as error:
         note(str(error))
         sys.exit(2)
 
