@@ -14,6 +14,7 @@ from typing import Any
 from stowage import memory_viz, perfetto
 from stowage.lives import Lives, read_lives, round_up
 from stowage.problem import to_problem
+from stowage.roles import classes_of
 from stowage.store import Row, Store, StoreError
 
 
@@ -141,7 +142,7 @@ def _refuse_partial(store: Store, run: Row, export: Export) -> None:
 
 def _csv(store: Store, run: Row, export: Export) -> bytes:
     if export.table is Table.OPS:
-        phases = perfetto.phases_of(store, run)
+        phases = perfetto.phase_names(store, run)
         return _to_csv([{**op, "phase": phases.get(op["op"], "")} for op in store.ops(run, export.planned)])
     classes, rows = classes_of(store, run), store.tensors(run)
     offsets = {slot["tensor"]: slot["offset_bytes"] for slot in store.plan(run)["slots"]} if export.planned else {}
@@ -150,11 +151,6 @@ def _csv(store: Store, run: Row, export: Export) -> bytes:
         if export.planned:
             row["offset_bytes"] = offsets.get(row["tensor"])
     return _to_csv(rows)
-
-
-def classes_of(store: Store, run: Row) -> dict[int, str]:
-    return {row["tensor"]: row["kind"] for row in
-            store.query("SELECT tensor, kind FROM tensors WHERE run_id = ?", run["run_id"])}
 
 
 def _to_csv(rows: list[dict[str, Any]]) -> bytes:

@@ -103,7 +103,7 @@ def snapshot(lives: Lives, classes: dict[int, str]) -> dict[str, Any]:
             "active_size": active_bytes, "requested_size": sum(block["requested_size"] for block in blocks),
             "stream": segment[1], "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False,
             "frames": _label(segment), "blocks": blocks})
-    return {"segments": segments, "device_traces": [trace]}
+    return {"segments": segments, "device_traces": [trace], "allocator_settings": {}}
 
 
 def _lay_out(lives: Lives) -> dict[Block, Place]:

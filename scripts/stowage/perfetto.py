@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from stowage.lives import Lives
+from stowage.roles import phases_of
 from stowage.store import Row, Store
 from stowage.text import size
 
@@ -25,7 +26,7 @@ def encode(store: Store, lives: list[Lives]) -> bytes:
     events: list[Event] = []
     for process, each in enumerate(lives, 1):
         events += _name_process(process, each)
-        events += _slices(process, each, phases_of(store, each.run))
+        events += _slices(process, each, phase_names(store, each.run))
         events += _counters(process, each, end_ns)
         if not each.planned:
             events += _device_slices(process, store, run)
@@ -33,27 +34,16 @@ def encode(store: Store, lives: list[Lives]) -> bytes:
     return json.dumps({"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}, separators=(",", ":")).encode()
 
 
-def phases_of(store: Store, run: Row) -> dict[int, str]:
-    """Of each op of a captured step "forward", "backward" or "update"; nothing of other runs.
-
-    A captured step makes its loss last in the forward, and names an update's ops after the op and the parameter.
-    """
-    run_id = run["run_id"]
-    parameters = {row["name"].removeprefix("p_") for row in
-                  store.query("SELECT name FROM tensors WHERE run_id = ? AND kind = 'input' AND name LIKE 'p\\_%' ESCAPE '\\'",
-                              run_id)}
-    makers = store.query("SELECT max(a.op) AS op FROM allocations AS a JOIN tensors AS t ON t.run_id = a.run_id AND "
-                         "t.tensor = a.tensor WHERE a.run_id = ? AND t.kind = 'output'", run_id)
-    loss = makers[0]["op"]
-    if not parameters or loss is None or run["kind"] == "step":
+def phase_names(store: Store, run: Row) -> dict[int, str]:
+    """Of each op of a captured step "forward", "backward" or "update"; nothing of other runs."""
+    phases = phases_of(store, run)
+    if phases is None:
         return {}
-    phases = {}
-    for op in store.query("SELECT op, name, kind FROM ops WHERE run_id = ?", run_id):
-        target = op["name"].removeprefix(op["kind"].rpartition("::")[2] + "_")
-        stem, _, number = target.rpartition("_")
-        is_update = op["op"] > loss and (target in parameters or number.isdecimal() and stem in parameters)
-        phases[op["op"]] = "forward" if op["op"] <= loss else "update" if is_update else "backward"
-    return phases
+    # The order of a graph that a budget has made is not that of its program.
+    ops = store.query("SELECT op, coalesce(program_op, op) AS program_op FROM ops WHERE run_id = ?", run["run_id"])
+    end = next(op["program_op"] for op in ops if op["op"] == phases.forward_end_op)
+    return {op["op"]: "update" if op["op"] in phases.updates else "forward" if op["program_op"] <= end else "backward"
+            for op in ops}
 
 
 def _name_process(process: int, lives: Lives) -> list[Event]:
