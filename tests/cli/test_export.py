@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cli.sample_store import MIB, ON_CUDA, STEP, Stowage, change_store, shown_with
-from cli.test_commands import NOTE
+from cli.written_steps import Graph, Op, write_store
 
 from stowage import solving
 from stowage.exporting import ExportError, Format, format_of
@@ -24,6 +24,8 @@ VIEWER_OPCODES = {
     "APPENDS", "BINGET", "BININT", "BININT1", "BININT2", "EMPTY_DICT", "EMPTY_LIST", "FRAME", "LONG1", "LONG_BINGET", "MARK",
     "MEMOIZE", "PROTO", "SETITEMS", "SHORT_BINUNICODE", "STOP", "TUPLE2", "APPEND", "NEWFALSE", "BINPUT", "BINUNICODE",
     "EMPTY_TUPLE", "NEWTRUE", "NONE", "BINFLOAT", "TUPLE", "TUPLE1", "TUPLE3", "LONG_BINPUT", "LIST", "DICT", "SETITEM"}
+NOTE = ("stowage: run 2 'step' on cpu, torch 2.11.0, stowage 0.1.0, steady_clock, 0 records dropped, 2023-11-14 22:14:20 "
+        "UTC\n")
 NOTE_4 = ("stowage: run 4 'step on cpu' on cpu, torch 2.11.0, stowage 0.1.0, steady_clock, 0 records dropped, "
           "2023-11-14 22:16:20 UTC\n")
 
@@ -115,6 +117,18 @@ def test_a_trace_has_kernels_and_copies_on_their_streams(stowage: Stowage, store
     found = slices(check_trace(exported(stowage, store, "run.trace.json", note=note)), 1)
     assert [name for name, *_ in found["stream 7"]] == ["gemm", "gemm", "split", "copy set", "copy device_to_device", "reduce",
                                                         "reduce"]
+
+
+def test_a_captured_step_has_a_thread_for_each_phase(stowage: Stowage, tmp_path: Path) -> None:
+    ops = [Op("mm", "aten::mm", ("input_0", "p_w"), makes={"mm": 100}),
+           Op("loss", "aten::sum", ("mm",), makes={"loss": 4}),
+           Op("mm_1", "aten::mm", ("mm", "input_0"), makes={"gw": 40}),
+           Op("add__w", "aten::add_", ("p_w", "gw"), ("p_w",))]
+    write_store(tmp_path / "run.db", Graph({"input_0": (64, ""), "p_w": (40, "")}, ops))
+    assert stowage("export", "run.db", "-o", "run.trace.json").returncode == 0
+    found = slices(check_trace((tmp_path / "run.trace.json").read_bytes()), 1)
+    assert {name: [kind for kind, *_ in each] for name, each in found.items()} == {
+        "forward": ["aten::mm", "aten::sum"], "backward": ["aten::mm"], "update": ["aten::add_"]}
 
 
 def test_ops_that_overlap_have_threads_of_their_own(stowage: Stowage, store: Path) -> None:

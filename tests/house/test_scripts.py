@@ -31,7 +31,7 @@ def test_the_tests_refuse_an_unknown_room(tmp_path):
     result = run("test", "attic", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     rooms = ("capture, cli, cuda, distributed, drycuda, fuzz, gpu, house, install, loops, plugin, profiler, soak, "
-             "solver")
+             "solver, tutorial")
     assert f"cannot test 'attic': no such room; choose from {rooms}" in result.stderr
 
 
