@@ -54,7 +54,8 @@ def format_of(path: str) -> Format:
     for ending, found in ENDINGS.items():
         if name.endswith(ending):
             return found
-    raise ExportError(f"cannot tell a format from the name of '{path}': add --format {'|'.join(each.value for each in Format)}")
+    formats = "|".join(each.value for each in Format)
+    raise ExportError(f"cannot tell a format from the name of '{path}': add --format {formats}")
 
 
 def check_destination(path: str, export: Export, force: bool) -> None:
@@ -127,8 +128,8 @@ def buffers(lives: Lives) -> list[Row]:
 
 def _step(store: Store, run: Row, export: Export) -> bytes:
     if run["kind"] == "step":
-        raise StoreError(f"cannot export run {run['run_id']} of store '{store.path}' as step: it is a step of a loop, of which "
-                         "nobody knows which op uses what; its layout goes to --format minimalloc")
+        raise StoreError(f"cannot export run {run['run_id']} of store '{store.path}' as step: it is a step of a loop, of "
+                         "which nobody knows which op uses what; its layout goes to --format minimalloc")
     _refuse_partial(store, run, export)
     return json.dumps(to_problem(store, run), separators=(",", ":")).encode()
 
@@ -136,8 +137,8 @@ def _step(store: Store, run: Row, export: Export) -> bytes:
 def _refuse_partial(store: Store, run: Row, export: Export) -> None:
     why = "it ended early" if not run["complete"] else f"{run['dropped_records']} records dropped"
     if not run["complete"] or run["dropped_records"] > 0:
-        raise StoreError(f"cannot export run {run['run_id']} of store '{store.path}' as {export.format.value}: {why}, so that "
-                         "nothing can be planned from it; profile again")
+        raise StoreError(f"cannot export run {run['run_id']} of store '{store.path}' as {export.format.value}: {why}, so "
+                         "that nothing can be planned from it; profile again")
 
 
 def _csv(store: Store, run: Row, export: Export) -> bytes:

@@ -103,8 +103,8 @@ def read_lives(store: Store, run: Row, planned: bool) -> Lives:
             block, is_free = live[row["tensor"]].pop(0), True
             block.end = len(lives.changes) + 1
         else:
-            raise StoreError(f"cannot read run {run['run_id']} of store '{store.path}': op {row['op']} frees tensor "
-                             f"{row['tensor']}, which does not live; {DAMAGED}")
+            raise StoreError(f"cannot read run {run['run_id']} of store '{store.path}': tensor {row['tensor']} is freed "
+                             f"by op {row['op']}, where it does not live; {DAMAGED}")
         lives.changes.append(Change(block, row["op"], is_free, row["live_bytes"]))
     _spread(lives)
     return lives

@@ -47,9 +47,9 @@ def phase_names(store: Store, run: Row) -> dict[int, str]:
 
 
 def _name_process(process: int, lives: Lives) -> list[Event]:
-    how = "as planned: ops in planned order, one after another" if lives.planned else "as recorded"
-    name = f"run {lives.run['run_id']} '{lives.run['name']}' {how}"
-    return [_metadata("process_name", process, 0, name=name),
+    how = "ops in planned order, one after another" if lives.planned else "ops as they ran"
+    name = f"run {lives.run['run_id']} '{lives.run['name']}', {'planned' if lives.planned else 'recorded'}"
+    return [_metadata("process_name", process, 0, name=name), _metadata("process_labels", process, 0, labels=how),
             _metadata("process_sort_index", process, 0, sort_index=process)]
 
 

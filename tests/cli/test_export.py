@@ -5,6 +5,7 @@ import csv
 import gzip
 import json
 import os
+import pickle
 import pickletools
 import subprocess
 from collections import defaultdict
@@ -51,9 +52,9 @@ def check_trace(content: bytes) -> list[dict[str, Any]]:
     for event in trace["traceEvents"]:
         assert isinstance(event["name"], str) and type(event["pid"]) is int and type(event["tid"]) is int
         if event["ph"] == "M":
-            argument = {"process_name": "name", "thread_name": "name", "process_sort_index": "sort_index",
-                        "thread_sort_index": "sort_index"}[event["name"]]
-            assert isinstance(event["args"][argument], str if argument == "name" else int)
+            argument = {"process_name": "name", "process_labels": "labels", "process_sort_index": "sort_index",
+                        "thread_name": "name", "thread_sort_index": "sort_index"}[event["name"]]
+            assert isinstance(event["args"][argument], int if argument == "sort_index" else str)
             named.add((event["name"], event["pid"], event["tid"]))
             continue
         assert event["ts"] >= 0
@@ -115,8 +116,8 @@ def test_a_trace_has_kernels_and_copies_on_their_streams(stowage: Stowage, store
     note = NOTE.replace("on cpu", "on GPU").replace("steady_clock", "cupti")
     note += "stowage: CUPTI and the allocator disagree on 1 of 3 allocations\n"
     found = slices(check_trace(exported(stowage, store, "run.trace.json", note=note)), 1)
-    assert [name for name, *_ in found["stream 7"]] == ["gemm", "gemm", "split", "copy set", "copy device_to_device", "reduce",
-                                                        "reduce"]
+    assert [name for name, *_ in found["stream 7"]] == [
+        "gemm", "gemm", "split", "copy set", "copy device_to_device", "reduce", "reduce"]
 
 
 def test_a_captured_step_has_a_thread_for_each_phase(stowage: Stowage, tmp_path: Path) -> None:
@@ -156,6 +157,20 @@ def test_a_snapshot_is_a_pickle_that_the_viewer_reads(stowage: Stowage, store: P
     opcodes = list(pickletools.genops(content))
     assert {opcode.name for opcode, *_ in opcodes} <= VIEWER_OPCODES
     assert [argument for opcode, argument, _ in opcodes if opcode.name == "PROTO"] == [4]
+
+
+def test_a_planned_step_begins_with_what_the_step_before_left(stowage: Stowage, store: Path) -> None:
+    change_store(store, STEP)
+    snapshot = pickle.loads(exported(stowage, store, "run.pickle", "--run", "4", "--planned", note=NOTE_4))
+    arena = snapshot["segments"][0]["address"]
+    assert snapshot["segments"][0]["total_size"] == 12 * MIB
+    found = [(event["action"], (event["addr"] - arena) / MIB) for event in snapshot["device_traces"][0]
+             if event["action"] in ("alloc", "free_completed")]
+    # The gradient lies at 8 MiB in every second step. What has no slot is in the next segment.
+    assert found[:-1] == [("alloc", 8), ("free_completed", 8), ("alloc", 0), ("alloc", 4), ("alloc", 2),
+                          ("free_completed", 2), ("free_completed", 0)]
+    assert found[-1] == ("alloc", (snapshot["segments"][1]["address"] - arena) / MIB)
+    assert [block["state"] for block in snapshot["segments"][0]["blocks"]] == ["inactive", "active_allocated", "inactive"]
 
 
 def test_first_fit_takes_the_lowest_place_and_merges_what_is_freed() -> None:
@@ -240,9 +255,9 @@ def test_json_says_what_was_written(stowage: Stowage, store: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "format"), [
-    ("a.pickle", Format.MEMORY_VIZ), ("A.PKL", Format.MEMORY_VIZ), ("a.csv", Format.CSV), ("a.minimalloc.csv", Format.MINIMALLOC),
-    ("a.step.json", Format.STEP), ("step.json.gz", None), ("a.step.json.gz", Format.STEP), ("a.trace.json", Format.PERFETTO),
-    ("a.json", None), ("csv", None), ("folder.csv/a", None)])
+    ("a.pickle", Format.MEMORY_VIZ), ("A.PKL", Format.MEMORY_VIZ), ("a.csv", Format.CSV),
+    ("a.minimalloc.csv", Format.MINIMALLOC), ("a.step.json", Format.STEP), ("a.step.json.gz", Format.STEP),
+    ("a.trace.json", Format.PERFETTO), ("step.json.gz", None), ("a.json", None), ("csv", None), ("folder.csv/a", None)])
 def test_a_name_says_the_format(name: str, format: Format | None) -> None:
     if format is not None:
         assert format_of(name) is format
@@ -296,10 +311,11 @@ def test_what_cannot_be_written_is_refused_in_a_line(stowage: Stowage, store: Pa
 def test_what_the_store_does_not_hold_is_refused_in_a_line(stowage: Stowage, store: Path) -> None:
     change_store(store, STEP)
     assert refusal(stowage, 1, "--format", "step", "--run", "4") == (
-        "cannot export run 4 of store 'run.db' as step: it is a step of a loop, of which nobody knows which op uses what; its "
-        "layout goes to --format minimalloc")
+        "cannot export run 4 of store 'run.db' as step: it is a step of a loop, of which nobody knows which op uses what; "
+        "its layout goes to --format minimalloc")
     assert refusal(stowage, 1, "--format", "step", "--run", "1") == (
-        "cannot export run 1 of store 'run.db' as step: it ended early, so that nothing can be planned from it; profile again")
+        "cannot export run 1 of store 'run.db' as step: it ended early, so that nothing can be planned from it; profile "
+        "again")
     assert refusal(stowage, 1, "--format", "minimalloc", "--run", "3") == (
         "cannot export run 3 of store 'run.db' as minimalloc: it allocates nothing that an arena would hold; choose another "
         "from 'stowage info'")
@@ -310,8 +326,8 @@ def test_what_the_store_does_not_hold_is_refused_in_a_line(stowage: Stowage, sto
 def test_a_damaged_store_is_refused_in_a_line(stowage: Stowage, store: Path) -> None:
     change_store(store, "INSERT INTO points VALUES (2, 9, 'free', 5, 7, NULL)")
     assert refusal(stowage, 1, "--format", "memory-viz", "--planned") == (
-        "cannot read run 2 of store 'run.db': op 5 frees tensor 7, which does not live; the file is damaged: move it away and "
-        "profile again")
+        "cannot read run 2 of store 'run.db': tensor 7 is freed by op 5, where it does not live; the file is damaged: move "
+        "it away and profile again")
 
 
 def test_export_needs_no_torch(stowage_process: Stowage, store: Path) -> None:

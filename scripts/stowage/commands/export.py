@@ -57,7 +57,8 @@ def export(
         note(str(error))
         sys.exit(2)
     if as_json:
-        return print_json({"run": run, "planned": planned, "format": asked.format.value, "file": path, "size_bytes": size_bytes})
+        return print_json({"run": run, "planned": planned, "format": asked.format.value, "file": path,
+                           "size_bytes": size_bytes})
 
     note_run(run)
     print(f"wrote {printable(path)}: {asked.format.value}, {size(size_bytes)}")
