@@ -28,7 +28,7 @@ _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 class Origin:
     """Of an op of the backward: the origin of the forward op whose gradient it helps to compute."""
 
-    # The module's path as the user knows it, the class of the model itself, "loss", or "optimizer." and the owner's path.
+    # Path of the module as the user knows it, or the class of the model itself; "loss"; "optimizer." and a path.
     scope: str
     file: str = ""  # without folders; empty where there is no line
     line: int = 0

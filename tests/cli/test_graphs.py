@@ -36,8 +36,8 @@ def test_order(stowage: Stowage, store: Path) -> None:
 
 step  as written  frees           op  as planned  moved   frees
    0  a           -                0  a           -       -
-   1  b           -                2  c           -       a: 4.00 MiB
-   2  c           a: 4.00 MiB      1  b           from 1  -
+   1  b           -                2  c           from 2  a: 4.00 MiB
+   2  c           a: 4.00 MiB      1  b           -       -
    3  d           b: 8.00 MiB      3  d           -       b: 8.00 MiB
    4  loss        c, d: 2.00 MiB   4  loss        -       c, d: 2.00 MiB
    5  w.1         -                5  w.1         -       -
@@ -64,7 +64,7 @@ def test_order_as_data(stowage: Stowage, store: Path) -> None:
         "step": 1, "op": 1, "name": "b", "kind": "aten::cat", "scope": "net", "source": "net.py:8", "update": False,
         "frees": [], "freed_bytes": 0, "planned_op": 2, "planned_name": "c", "planned_kind": "aten::mean",
         "planned_scope": "net", "planned_source": "net.py:9", "planned_update": False, "planned_frees": ["a"],
-        "planned_freed_bytes": 4 * MIB, "planned_moved": False, "planned_from_step": 2}
+        "planned_freed_bytes": 4 * MIB, "planned_moved": True, "planned_from_step": 2}
     table = list(csv.DictReader(io.StringIO(shown(stowage, "order", "run.db", "--csv", note=""))))
     assert [list(row) for row in table] == [list(row) for row in rows]
     assert [row["planned_frees"] for row in table] == ["[]", '["a"]', "[]", '["b"]', '["c", "d"]', "[]"]
