@@ -10,6 +10,8 @@ from stowage import cli
 #: What to give to arguments and to options without which a command refuses to run, by metavar.
 VALUES = {"QUERY": "SELECT count(*) AS ops FROM ops", "OP": "0"}
 STORES = ("STORE", "A", "B")
+#: Those that write files: which, and over an earlier one.
+MORE = {"export": ["--format", "csv", "--force"], "report": ["--force"]}
 
 
 def commands() -> dict[str, Any]:
@@ -37,7 +39,7 @@ def line(name: str, path: str, *more: str) -> list[str]:
             words.append(path if number == 0 or each.metavar in STORES else value)
         elif each.required:
             words += [each.opts[0], value]
-    return [*words, *more]
+    return [*words, *MORE.get(name, ()), *more]
 
 
 COMMANDS = list(commands())

@@ -202,5 +202,6 @@ def test_it_runs_where_torch_cannot_be_imported(stowage: Stowage, stowage_proces
 
 
 def test_there_are_commands_to_test() -> None:
-    assert {"info", "ops", "peak", "timeline", "tensors", "plan", "budget", "diff", "sql", "explain"} <= set(ON_STORES)
+    assert {"info", "ops", "peak", "timeline", "tensors", "plan", "budget", "diff", "sql", "explain", "order", "graph",
+            "report", "export"} <= set(ON_STORES)
     assert "verify" in COMMANDS and not reads_stores(commands()["verify"])

@@ -14,6 +14,7 @@ import pytest
 from cli.sample_store import MIB, ON_CUDA, STEP, Stowage, change_store
 from cli.test_commands import NOTE
 
+from stowage.curve import Curve
 from stowage.html_explanation import sections
 from stowage.html_report import collect
 from stowage.store import Row, Store
@@ -101,7 +102,7 @@ def test_peaks_and_what_lives_there_are_the_stores(store: Path, run_id: int, scr
     with Store(str(store)) as opened:
         run = opened.run(run_id)
         for side, planned in ((data["before"], False), (data["after"], True)):
-            peak = opened.peak(run, planned)
+            peak = Curve(opened, run, planned).peak()
             assert (side["peak_bytes"], side["peak_op"]) == (peak["live_bytes"], peak["op"])
             assert side["peak_tensors"] == sorted(tensor["tensor"] for tensor in peak["tensors"])
             sizes: Counter[str] = Counter()
