@@ -150,7 +150,8 @@ def run_pytest(rooms: list[str], expression: str | None, fast: bool, launcher: t
     say("pytest on dry CUDA" if launcher else "pytest")
     junit = BUILD / ("pytest-dry-results.xml" if launcher else "pytest-results.xml")
     junit.unlink(missing_ok=True)
-    command = [*launcher, sys.executable, "-m", "pytest", "--junit-xml", junit, "--durations=5", "--durations-min=5"]
+    command = [*launcher, sys.executable, "-m", "pytest", "--junit-xml", junit, "--durations=5", "--durations-min=5",
+               "--numprocesses", JOBS, "--dist", "loadfile"]
     if fast:
         command += ["-m", "not slow"]
     if expression:

@@ -21,7 +21,7 @@ from torch import nn
 
 @pytest.fixture(autouse=True)
 def short_searches():
-    stowage.set_option("deadline_ms", "1000")
+    stowage.set_option("deadline_ms", "10000")
 
 
 # --- the same numbers ---------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ sys.path.insert(0, sys.argv[2])
 from budgeting import PLANNED, WARM_UP, Training
 torch.set_num_threads(1)
 stowage.set_option("poison", "1")
-stowage.set_option("deadline_ms", "1000")
+stowage.set_option("deadline_ms", "10000")
 stowage.enable(sys.argv[1], budget=0.7)
 training = Training()
 seen = training.run(WARM_UP + PLANNED)
