@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from stowage import roles
-from stowage.graph_explaining import GraphExplanation, explain_graph
+from stowage.explaining.graph import GraphExplanation, explain_graph
 from stowage.replay import Replay
 from stowage.store import Store
 

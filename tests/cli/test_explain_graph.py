@@ -10,7 +10,7 @@ import pytest
 from cli.sample_store import MIB, Stowage, change_store
 from cli.written_steps import Graph, Op, write_store
 
-from stowage.graph_explaining import GraphExplanation, explain_graph
+from stowage.explaining.graph import GraphExplanation, explain_graph
 from stowage.store import Store
 
 NOTE = ("stowage: run 1 'Net' on cpu, torch 2.11.0, stowage 0.1.0, steady_clock, 0 records dropped, "

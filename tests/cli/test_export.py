@@ -17,8 +17,8 @@ from cli.sample_store import MIB, ON_CUDA, STEP, Stowage, change_store, shown_wi
 from cli.written_steps import Graph, Op, write_store
 
 from stowage import solving
-from stowage.exporting import ExportError, Format, format_of
-from stowage.memory_viz import FirstFit
+from stowage.exporting.formats import ExportError, Format, format_of
+from stowage.exporting.memory_viz import FirstFit
 
 #: What PyTorch's viewer can read of a pickle.
 VIEWER_OPCODES = {

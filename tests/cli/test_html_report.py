@@ -15,8 +15,8 @@ from cli.sample_store import MIB, ON_CUDA, STEP, Stowage, change_store
 from cli.test_commands import NOTE
 
 from stowage.curve import Curve
-from stowage.html_explanation import sections
-from stowage.html_report import collect
+from stowage.page.explanation import sections
+from stowage.page.report import collect
 from stowage.store import Row, Store
 
 HOSTILE = """</script><img src=x onerror=alert(1)><!--"""

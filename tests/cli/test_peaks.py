@@ -4,7 +4,7 @@
 from dataclasses import replace
 
 import pytest
-from stowage.moves import FOREACH_OFF, UPDATES_IN_BACKWARD, Explanation, Move, explain
+from stowage.explaining.moves import FOREACH_OFF, UPDATES_IN_BACKWARD, Explanation, Move, explain
 from stowage.peaks import (
     AFTER_BACKWARD,
     BACKWARD,

@@ -7,7 +7,7 @@ from pathlib import Path
 from cli.written_steps import Graph, Op, write_store
 
 from stowage import roles
-from stowage.places import Modules, shorten
+from stowage.explaining.places import Modules, shorten
 from stowage.store import Store
 
 INPUTS = {name: (8, "[8]") for name in (

@@ -8,8 +8,8 @@ from cli.sample_store import change_store
 from cli.written_steps import Graph, Op, write_store
 
 from stowage import roles
+from stowage.explaining.scaling import Binding, bind, find_batch
 from stowage.replay import Replay
-from stowage.scaling import Binding, bind, find_batch
 from stowage.store import Store
 
 

@@ -19,8 +19,9 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 def test_the_wheel_holds_the_package_the_plugin_and_both_commands_and_nothing_else():
     files = {str(file) for file in distribution("stowage").files or []}
     modules = {path.relative_to(ROOT / "scripts").as_posix() for path in (ROOT / "scripts/stowage").rglob("*.py")}
-    page = {path.relative_to(ROOT / "scripts").as_posix() for path in (ROOT / "scripts/stowage/report_page").iterdir()}
-    assert {"stowage/cli.py"} <= modules and {"stowage/report_page/report.html"} <= page
+    page = {path.relative_to(ROOT / "scripts").as_posix() for ending in ("html", "css", "js")
+            for path in (ROOT / "scripts/stowage/page").glob(f"*.{ending}")}
+    assert {"stowage/cli.py"} <= modules and {"stowage/page/report.html"} <= page
     assert modules | page | {"stowage/build_info.py", "stowage/libstowage.so", "../../../bin/stowage",
                       "../../../bin/stowage-solve"} <= files
     for file in files:

@@ -11,7 +11,7 @@ import pytest
 import stowage
 import torch
 from stowage import cli, peaks
-from stowage.moves import FOREACH_OFF, UPDATES_IN_BACKWARD, Explanation, explain
+from stowage.explaining.moves import FOREACH_OFF, UPDATES_IN_BACKWARD, Explanation, explain
 from stowage.store import Store
 from torch import nn
 

@@ -8,7 +8,7 @@ import pytest
 from cli.sample_store import STEP, change_store, make_store
 from report.big_store import write
 
-from stowage.html_report import collect, render
+from stowage.page.report import collect, render
 from stowage.store import Store
 
 CHROMIUM = shutil.which("chromium")

@@ -4,11 +4,11 @@
 import sys
 
 from stowage.commands.common import AsJson, RunId, StorePath, is_step, note, note_mismatch, note_run, print_json, suggest
-from stowage.explaining import print_explanation, to_json
-from stowage.graph_explaining import explain_graph
-from stowage.graph_text import print_graph_explanation
-from stowage.graph_text import to_json as graph_to_json
-from stowage.moves import explain as explain_step
+from stowage.explaining.graph import explain_graph
+from stowage.explaining.graph_text import print_graph_explanation
+from stowage.explaining.graph_text import to_json as graph_to_json
+from stowage.explaining.loop_text import print_explanation, to_json
+from stowage.explaining.moves import explain as explain_step
 from stowage.store import Row, Store
 
 #: A run of more takes over two seconds.

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stowage.commands.common import AsJson, RunId, StorePath, note, note_run, print_json
-from stowage.exporting import ENDINGS, Export, ExportError, Format, Table, check_destination, encode, format_of, write
+from stowage.exporting.formats import ENDINGS, Export, ExportError, Format, Table, check_destination, encode, format_of, write
 from stowage.store import Store
 from stowage.text import printable, size
 

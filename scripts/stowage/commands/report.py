@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stowage.commands.common import AsJson, RunId, StorePath, note, note_run, print_json, suggest
-from stowage.html_report import collect, render
+from stowage.page.report import collect, render
 from stowage.store import Store
 from stowage.text import printable, size
 

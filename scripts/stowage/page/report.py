@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from stowage.html_explanation import explanation
-from stowage.html_story import budget_of, story
+from stowage.page.explanation import explanation
+from stowage.page.story import budget_of, story
 from stowage.roles import CLASSES, classes_of
 from stowage.store import Row, Store, moved_ops
 from stowage.text import date
 
-PAGE = Path(__file__).with_name("report_page")
+PAGE = Path(__file__).parent
 SCRIPTS = ("dom.js", "model.js", "chart.js", "timeline.js", "layout.js", "table.js", "main.js")
 _SHOWN_OF_RUN = ("run_id", "name", "kind", "complete", "dropped_records", "device", "torch_version", "stowage_version",
                  "clock", "created_unix_ns", "planned_peak_bytes", "bound_bytes", "order_status", "arena_bytes",

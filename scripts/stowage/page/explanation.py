@@ -6,10 +6,10 @@ import io
 import re
 from itertools import groupby
 
-from stowage.explaining import print_explanation
-from stowage.graph_explaining import explain_graph
-from stowage.graph_text import print_graph_explanation
-from stowage.moves import explain as explain_step
+from stowage.explaining.graph import explain_graph
+from stowage.explaining.graph_text import print_graph_explanation
+from stowage.explaining.loop_text import print_explanation
+from stowage.explaining.moves import explain as explain_step
 from stowage.store import Row, Store, StoreError
 
 #: What the page shows in its own way: a section's table, a whole section.

@@ -7,7 +7,7 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU;
 import json
 from typing import Any
 
-from stowage.lives import Lives
+from stowage.exporting.lives import Lives
 from stowage.roles import phases_of
 from stowage.store import Row, Store
 from stowage.text import size

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `stowage explain` says of why a run of a graph needs what it needs. Needs no torch."""
 
-from stowage import limits, roles
-from stowage.graph_explaining import GraphExplanation
-from stowage.limits import Limit, Proof
-from stowage.prose import counted, head, less, percent, say
-from stowage.scaling import Binding
+from stowage import roles
+from stowage.explaining import limits
+from stowage.explaining.graph import GraphExplanation
+from stowage.explaining.limits import Limit, Proof
+from stowage.explaining.prose import counted, head, less, percent, say
+from stowage.explaining.scaling import Binding
 from stowage.store import Row
 from stowage.text import NOTHING, print_table, size
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import Any
 
-from stowage.lives import Block, Lives, round_up
+from stowage.exporting.lives import Block, Lives, round_up
 from stowage.store import Row
 
 #: Where the first segment lies, and what the next ones are aligned to, in bytes.

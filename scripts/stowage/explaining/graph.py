@@ -5,12 +5,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from stowage import roles
-from stowage.limits import DEADLINE_MS, Bounds, Limit, Proof
-from stowage.places import Modules, shorten
+from stowage.explaining.limits import DEADLINE_MS, Bounds, Limit, Proof
+from stowage.explaining.places import Modules, shorten
+from stowage.explaining.scaling import Binding, bind, find_batch
 from stowage.problem import choose_run
 from stowage.replay import Replay
 from stowage.roles import CLASSES, GRADIENTS
-from stowage.scaling import Binding, bind, find_batch
 from stowage.solving import SolverError, plan_budgets
 from stowage.store import DAMAGED, Row, Store, StoreError, moved_ops
 

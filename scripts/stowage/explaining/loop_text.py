@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stowage import peaks
-from stowage.moves import FOREACH_OFF, UPDATES_IN_BACKWARD, Explanation, Move
+from stowage.explaining.moves import FOREACH_OFF, UPDATES_IN_BACKWARD, Explanation, Move
 from stowage.peaks import Class, Peak
 from stowage.text import print_table, printable, size
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what a store holds in the formats of other tools. Needs no torch."""
+"""The formats of export, how a file's name tells them, and how they are written. Needs no torch."""
 
 import csv
 import gzip
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from stowage import memory_viz, perfetto
-from stowage.lives import Lives, read_lives, round_up
+from stowage.exporting import memory_viz, perfetto
+from stowage.exporting.lives import Lives, read_lives, round_up
 from stowage.problem import to_problem
 from stowage.roles import classes_of
 from stowage.store import Row, Store, StoreError

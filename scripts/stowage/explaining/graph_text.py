@@ -4,11 +4,11 @@
 from dataclasses import asdict
 from typing import Any
 
-from stowage import graph_explaining as explaining
 from stowage import roles
-from stowage.graph_explaining import Changes, GraphExplanation, Help, Share, Side
-from stowage.graph_reasons import limits_of, print_binding, print_proof
-from stowage.prose import bold, counted, head, item, less, ordinal, percent, say
+from stowage.explaining import graph
+from stowage.explaining.graph import Changes, GraphExplanation, Help, Share, Side
+from stowage.explaining.prose import bold, counted, head, item, less, ordinal, percent, say
+from stowage.explaining.reasons import limits_of, print_binding, print_proof
 from stowage.store import Row
 from stowage.text import NOTHING, print_table, printable, size
 
@@ -88,13 +88,13 @@ def op_text(op: Row) -> str:
 
 
 def _where(side: Side) -> str:
-    if side.place == explaining.START:
+    if side.place == graph.START:
         return "before the first op"
-    if side.place == explaining.END_OF_FORWARD:
+    if side.place == graph.END_OF_FORWARD:
         return "at the end of the forward"
-    if side.place == explaining.GRAPH:
+    if side.place == graph.GRAPH:
         return f"at the {ordinal(side.place_number)} of {side.place_ops} ops"
-    place, whose = ("updates", "their") if side.place == explaining.UPDATE else (side.place, "its")
+    place, whose = ("updates", "their") if side.place == graph.UPDATE else (side.place, "its")
     number = "last" if side.place_number == side.place_ops else ordinal(side.place_number)
     return f"in the {place}, the {number} of {whose} {side.place_ops} ops"
 
@@ -104,7 +104,7 @@ def _forward_end(found: GraphExplanation) -> str:
     sides = [side for side in (found.before, found.after) if side is not None]
     if found.before.forward_end_op is None:
         return "The graph is no captured training step: it has no end of the forward that could be named."
-    at_end = [side.place == explaining.END_OF_FORWARD for side in sides]
+    at_end = [side.place == graph.END_OF_FORWARD for side in sides]
     lives = [size(side.forward_end_bytes) for side in sides]
     below = [percent(1 - (side.forward_end_bytes or 0) / max(side.peak_bytes, 1)) for side in sides]
     if all(at_end):
