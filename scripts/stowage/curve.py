@@ -62,7 +62,7 @@ class Curve:
         if choice.is_some() and not self.tensors:
             raise StoreError(f"cannot find tensors of run {self._run_id} in store '{store.path}': none is {choice.asked()}; "
                              "list them with 'stowage tensors'")
-        self._start = self._live_before()
+        self.start = self._live_before()  # bytes by tensor
         self.events = self._events("planned_timeline" if planned else "timeline")
         self._highest = self._highest_by_step()
 
@@ -86,7 +86,7 @@ class Curve:
         return live
 
     def _events(self, view: str) -> list[Row]:
-        live_bytes = self._start.total()
+        live_bytes = self.start.total()
         events = [{"event": -1, "step": -1, "op": None, "tensor": None, "what": "start", "change_bytes": live_bytes,
                    "live_bytes": live_bytes}]
         for event in self._store.query(f"SELECT event, NULL AS step, op, tensor, what, change_bytes FROM {view} "
@@ -148,7 +148,7 @@ class Curve:
 
     def live_at(self, number: int) -> list[Row]:
         """The tensors that live after an event, biggest first."""
-        live = Counter(self._start)
+        live = Counter(self.start)
         for event in self.events[1:number + 1]:
             live[event["tensor"]] += event["change_bytes"]
         rows = [{**self.tensors[tensor], "size_bytes": size_bytes} for tensor, size_bytes in live.items() if size_bytes > 0]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from stowage import roles
+from stowage.curve import Curve
 from stowage.explaining.graph import GraphExplanation, explain_graph
-from stowage.replay import Replay
 from stowage.store import Store
 
 TRAINING = Path(__file__).with_name("explained_training.py")
@@ -26,7 +26,7 @@ def rounding(path: Path) -> int:
     """What the slots that live at the planned peak take beyond what they hold: the meter counts whole slots."""
     with Store(str(path)) as store:
         run = store.step(None)
-        live = Replay(store, run, planned=True).live_at_peak()
+        live = {row["tensor"]: row["size_bytes"] for row in Curve(store, run, planned=True).peak()["tensors"]}
         slots = store.query("SELECT tensor, size_bytes FROM slots WHERE run_id = ?", run["run_id"])
     return sum(slot["size_bytes"] - live[slot["tensor"]] for slot in slots if slot["tensor"] in live)
 

@@ -8,8 +8,8 @@ from cli.sample_store import change_store
 from cli.written_steps import Graph, Op, write_store
 
 from stowage import roles
+from stowage.curve import Curve
 from stowage.explaining.scaling import Binding, bind, find_batch
-from stowage.replay import Replay
 from stowage.store import Store
 
 
@@ -48,7 +48,7 @@ def binding(path: Path, batch: int) -> Binding | None:
         phases = roles.phases_of(store, run)
         assert phases is not None
         found = find_batch(store, run, roles.classes_of(store, run), phases)
-        return bind(found, Replay(store, run, False), Replay(store, run, True)) if found else None
+        return bind(found, Curve(store, run, False), Curve(store, run, True)) if found else None
 
 
 def test_the_peak_at_another_batch_is_what_the_step_needs_there(tmp_path: Path) -> None:
@@ -89,4 +89,4 @@ def test_a_step_that_only_weights_make_turns_nowhere(tmp_path: Path) -> None:
     with Store(str(path)) as store:
         run = store.run(1)
         found = find_batch(store, run, roles.classes_of(store, run), roles.phases_of(store, run))
-        assert bind(found, Replay(store, run, False), None).turn_batch is None
+        assert bind(found, Curve(store, run, False), None).turn_batch is None

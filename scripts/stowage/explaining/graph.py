@@ -5,11 +5,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from stowage import roles
+from stowage.curve import Curve
 from stowage.explaining.limits import DEADLINE_MS, Bounds, Limit, Proof
 from stowage.explaining.places import Modules, shorten
 from stowage.explaining.scaling import Binding, bind, find_batch
 from stowage.problem import choose_run
-from stowage.replay import Replay
 from stowage.roles import CLASSES, GRADIENTS
 from stowage.solving import SolverError, plan_budgets
 from stowage.store import DAMAGED, Row, Store, StoreError, moved_ops
@@ -104,15 +104,15 @@ class _Explainer:
             "SELECT op, name, kind, scope, source FROM ops WHERE run_id = ? ORDER BY op", run["run_id"])}
         self.order = [row["op"] for row in store.query("SELECT op FROM plan_order WHERE run_id = ? ORDER BY step",
                                                        run["run_id"])]
-        self.before = Replay(store, run, planned=False)
-        self.after = Replay(store, run, planned=True) if run["planned_peak_bytes"] is not None else None
+        self.before = Curve(store, run, planned=False)
+        self.after = Curve(store, run, planned=True) if run["planned_peak_bytes"] is not None else None
 
-        live = [tensor for replay in (self.before, self.after) if replay for tensor in replay.live_at_peak()]
+        live = [row["tensor"] for curve in (self.before, self.after) if curve for row in curve.peak()["tensors"]]
         self.modules_shown = shorten(self.modules.of_tensor.get(tensor, "") for tensor in live)
 
     def explain(self) -> GraphExplanation:
-        before = self._side(self.before, list(self.ops))
-        after = self._side(self.after, self.order) if self.after else None
+        before = self._side(self.before)
+        after = self._side(self.after) if self.after else None
         binding, bounds, proof, unproven, limits = self._binding(), None, None, "", []
         least = (after or before).peak_bytes
         try:
@@ -123,31 +123,32 @@ class _Explainer:
             limits = bounds.limits(least)
         except SolverError as error:
             bounds, unproven = None, str(error)
-        return GraphExplanation(self._repeats(), before, after, self.modules.are_recorded, self._changes() if after else None, proof,
-                                unproven, limits, binding, self._helps(bounds, binding, least))
+        changes = self._changes() if after else None
+        return GraphExplanation(self._repeats(), before, after, self.modules.are_recorded, changes, proof, unproven, limits,
+                                binding, self._helps(bounds, binding, least))
 
     def _binding(self) -> Binding | None:
         batch = find_batch(self.store, self.run, self.classes, self.phases) if self.phases else None
         return bind(batch, self.before, self.after) if batch else None
 
-    def _side(self, replay: Replay, order: list[int]) -> Side:
-        live = replay.live_at_peak()
+    def _side(self, curve: Curve) -> Side:
+        peak = curve.peak()
+        live = {row["tensor"]: row["size_bytes"] for row in peak["tensors"]}
         sizes = defaultdict(list)
         for tensor, size in live.items():
             sizes[self.classes[tensor]].append(size)
-        steps = {op: step for step, op in enumerate(order)}
-        op = replay.peak_op
+        op = peak["op"]
         place = self._place(op)
-        same = [each for each in order if self._place(each) == place]
+        same = [each["op"] for each in curve.ops if self._place(each["op"]) == place]
         end = self.phases.forward_end_op if self.phases else None
         return Side(
-            replay.peak_bytes, self.ops[op] if op is not None else None, replay.peak_step, place,
+            peak["live_bytes"], self.ops[op] if op is not None else None, peak["step"] if op is not None else -1, place,
             same.index(op) + 1 if op is not None else 0, len(same),
             [Share(name, len(sizes[name]), sum(sizes[name])) for name in CLASSES if sizes[name]],
             self._by_module(live),
-            self._gradients_kept(replay, steps),
+            self._gradients_kept(curve),
             self.ops[end] if end is not None else None,
-            replay.most_during(end, steps[end]) if end is not None else None)
+            curve.at(end)["live_bytes"] if end is not None else None)
 
     def _by_module(self, live: dict[int, int]) -> list[Share]:
         """Largest first."""
@@ -167,12 +168,12 @@ class _Explainer:
         end = self.phases.forward_end_op
         return BACKWARD if op > end else END_OF_FORWARD if op == end else FORWARD
 
-    def _gradients_kept(self, replay: Replay, steps: dict[int, int]) -> int:
+    def _gradients_kept(self, curve: Curve) -> int:
         """How many gradients live when the last op of the backward has run."""
         if self.phases is None:
             return 0
-        last = max((step for op, step in steps.items() if self._place(op) == BACKWARD), default=-1)
-        ends = {event["tensor"]: event["step"] for event in replay.events if event["change_bytes"] < 0}
+        last = max((step for step, op in enumerate(curve.ops) if self._place(op["op"]) == BACKWARD), default=-1)
+        ends = {event["tensor"]: event["step"] for event in curve.events if event["change_bytes"] < 0}
         return sum(name == GRADIENTS and ends.get(tensor, last + 1) > last for tensor, name in self.classes.items())
 
     def _repeats(self) -> int:
@@ -190,9 +191,10 @@ class _Explainer:
         """What would lower the peak, which is `peak_bytes` in the best order known."""
         found = []
         if bounds is not None and self.after is None:
-            found.append(Help("let stowage plan the order", peak_bytes if peak_bytes < self.before.peak_bytes else None,
+            helps = peak_bytes < self.before.peak()["live_bytes"]
+            found.append(Help("let stowage plan the order", peak_bytes if helps else None,
                               "train on: it plans a step that it has seen twice"))
-        kept = sum(size for tensor, size in self.before.throughout.items() if self.classes[tensor] == GRADIENTS)
+        kept = sum(size for tensor, size in self.before.start.items() if self.classes[tensor] == GRADIENTS)
         if kept:
             found.append(Help("keep no gradients", peak_bytes - kept, "let p.grad be None before a step, as "
                               "optimizer.zero_grad() does"))

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 
 from stowage import roles
-from stowage.replay import Replay
+from stowage.curve import Curve
 from stowage.store import Row, Store
 
 _MOST_BATCH = 1 << 20
@@ -43,7 +43,7 @@ class Binding:
         return self.scaled_bytes < self.fixed_bytes
 
 
-def bind(batch: Batch, before: Replay, after: Replay | None) -> Binding:
+def bind(batch: Batch, before: Curve, after: Curve | None) -> Binding:
     """`after`: as planned."""
     written, planned = Scaling(before, batch), Scaling(after, batch) if after else None
     sizes = [AtBatch(size, written.peak_bytes(size), planned.peak_bytes(size) if planned else None,
@@ -96,12 +96,12 @@ def _dimensions(shape: str) -> list[int] | None:
 class Scaling:
     """The peak of one order at any batch size: at each moment some bytes stay and some grow with the batch."""
 
-    def __init__(self, replay: Replay, batch: Batch) -> None:
+    def __init__(self, curve: Curve, batch: Batch) -> None:
         self._batch = batch.size
-        scaled = sum(size for tensor, size in replay.throughout.items() if tensor in batch.scaled)
-        fixed = sum(replay.throughout.values()) - scaled
+        scaled = sum(size for tensor, size in curve.start.items() if tensor in batch.scaled)
+        fixed = sum(curve.start.values()) - scaled
         moments = {(scaled, fixed)}
-        for event in replay.events[1:]:
+        for event in curve.events[1:]:
             if event["tensor"] in batch.scaled:
                 scaled += event["change_bytes"]
             else:

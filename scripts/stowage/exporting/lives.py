@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lives when in a run, as it was recorded or as it is planned: the same for every format of export. Needs no torch."""
+"""What lives when in a run, as it was recorded or as it is planned: the same for every format of export. Needs no torch.
+
+Beyond the live bytes of a `Curve` each allocation is a block of its own, with an address and times, as viewers want it.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
