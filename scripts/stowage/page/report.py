@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from stowage.curve import Curve
 from stowage.page.explanation import explanation
 from stowage.page.story import budget_of, story
 from stowage.roles import CLASSES, classes_of
@@ -31,10 +32,10 @@ def collect(store: Store, run: Row) -> Row:
     is_planned = run["planned_peak_bytes"] is not None
     classes = classes_of(store, run)
     tensors = _tensors(store, run, classes)
-    start = _live_at_start(store, run, tensors)
+    curve = Curve(store, run, planned=False)
     order = [row["op"] for row in store.query("SELECT op FROM plan_order WHERE run_id = ? ORDER BY step", run["run_id"])]
-    before = _side(_events(store, run, "timeline"), start, tensors)
-    after = _side(_events(store, run, "planned_timeline"), start, tensors) if is_planned else None
+    before = _side(curve, classes)
+    after = _side(Curve(store, run, planned=True), classes) if is_planned else None
     ops = store.query("SELECT op, name, kind, scope, source, duration_ns FROM ops WHERE run_id = ? ORDER BY op", run["run_id"])
     budget = budget_of(store, run)
     return {
@@ -45,7 +46,7 @@ def collect(store: Store, run: Row) -> Row:
         "classes": [name for name in CLASSES if name in classes.values()],
         "ops": _columns(ops, ("name", "kind", "scope", "source", "duration_ns")),
         "tensors": _columns(tensors, ("name", "class", "size_bytes", "dtype", "shape", "made_by", "last_use")),
-        "start": start,
+        "start": sorted(curve.start),
         "before": before,
         "after": after,
         "order": order if is_planned else None,
@@ -71,42 +72,20 @@ def _tensors(store: Store, run: Row, classes: dict[int, str]) -> list[Row]:
              "last_use": last_use.get(row["tensor"])} for row in rows]
 
 
-def _live_at_start(store: Store, run: Row, tensors: list[Row]) -> list[int]:
-    """Tensors: what came from outside, and what the step before left."""
-    carried = store.query("SELECT a.tensor FROM carried AS c JOIN allocations AS a ON a.run_id = c.run_id AND "
-                          "a.allocation = c.allocation WHERE c.run_id = ?", run["run_id"])
-    outside = [tensor["tensor"] for tensor in tensors if tensor["kind"] in ("input", "constant")]
-    return sorted({*outside, *(row["tensor"] for row in carried)})
-
-
-def _events(store: Store, run: Row, view: str) -> list[Row]:
-    return store.query(f"SELECT op, tensor, change_bytes FROM {view} WHERE run_id = ? AND event >= 0 "
-                       "ORDER BY event, change_bytes", run["run_id"])
-
-
-def _side(events: list[Row], start: list[int], tensors: list[Row]) -> Row:
-    """A step before or after planning: its events, and what lives at the first at which most bytes do."""
-    sizes = [tensor["size_bytes"] for tensor in tensors]
-    live_bytes = peak_bytes = sum(sizes[tensor] for tensor in start)
-    peak_event = -1
-    for number, event in enumerate(events):
-        live_bytes += event["change_bytes"]
-        if live_bytes > peak_bytes:
-            peak_bytes, peak_event = live_bytes, number
-    live = {tensor: sizes[tensor] for tensor in start}
-    for event in events[:peak_event + 1]:
-        live[event["tensor"]] = live.get(event["tensor"], 0) + event["change_bytes"]
-    at_peak = {tensor: size_bytes for tensor, size_bytes in live.items() if size_bytes > 0}
+def _side(curve: Curve, classes: dict[int, str]) -> Row:
+    """A step before or after planning: its events, and what lives at the first at which most bytes do; -1 is the start."""
+    moment = curve.highest(0)
+    at_peak = curve.live_at(moment["number"])
     by_class: dict[str, int] = defaultdict(int)
-    for tensor, size_bytes in at_peak.items():
-        by_class[tensors[tensor]["class"]] += size_bytes
+    for tensor in at_peak:
+        by_class[classes[tensor["tensor"]]] += tensor["size_bytes"]
     return {
-        **_columns(events, ("op", "tensor", "change_bytes")),
-        "peak_bytes": peak_bytes,
-        "peak_event": peak_event,
-        "peak_op": events[peak_event]["op"] if peak_event >= 0 else None,
+        **_columns(curve.events[1:], ("op", "tensor", "change_bytes")),
+        "peak_bytes": moment["live_bytes"],
+        "peak_event": moment["number"] - 1,
+        "peak_op": moment["op"],
         "peak_classes": dict(by_class),
-        "peak_tensors": sorted(at_peak),
+        "peak_tensors": sorted(tensor["tensor"] for tensor in at_peak),
     }
 
 
