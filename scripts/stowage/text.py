@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -81,15 +81,19 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], strong_r
 
     A terminal gets bold headings and `strong_rows`, and lines cut to its width. (rich's tables took 20 s for 20,000 rows.)
     """
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for number, line in enumerate(table_lines(headings, rows), -1):
+        text = line if columns is None else shorten(line, columns)
+        print(strong(text) if number == -1 or number in strong_rows else text)
+
+
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """The headings and rows of a table, as `print_table` aligns them."""
     lines = [[printable(cell) for cell in row] for row in ([heading.removeprefix(">") for heading in headings], *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligns = [str.rjust if heading.startswith(">") else str.ljust for heading in headings]
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for number, line in enumerate(lines, -1):
-        text = "  ".join(align(cell, width) for align, cell, width in zip(aligns, line, widths, strict=True)).rstrip()
-        if columns is not None:
-            text = shorten(text, columns)
-        print(strong(text) if number == -1 or number in strong_rows else text)
+    for line in lines:
+        yield "  ".join(align(cell, width) for align, cell, width in zip(aligns, line, widths, strict=True)).rstrip()
 
 
 def shorten(text: str, width: int) -> str:

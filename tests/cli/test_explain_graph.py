@@ -121,7 +121,6 @@ Activations-bound
   itself). 44.4 % is the same at any batch (parameters, their gradients, optimizer state).
   Order helps such a step little: what the forward saves must live until the backward needs it, in every
   order. At the peak before planning that is 3.00 MiB. Below batch 7, less than half of the peak grows.
-
   batch     before      after        saved   grows
       4  14.00 MiB  12.00 MiB  14.3 % less  14.3 %  predicted
       8  18.00 MiB  16.00 MiB  11.1 % less  55.6 %  this run

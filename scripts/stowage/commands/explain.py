@@ -5,10 +5,11 @@ import sys
 
 from stowage.commands.common import AsJson, RunId, StorePath, is_step, note, note_mismatch, note_run, print_json, suggest
 from stowage.explaining.graph import explain_graph
-from stowage.explaining.graph_text import print_graph_explanation
+from stowage.explaining.graph_text import tell_graph
 from stowage.explaining.graph_text import to_json as graph_to_json
-from stowage.explaining.loop_text import print_explanation, to_json
+from stowage.explaining.loop_text import tell_loop, to_json
 from stowage.explaining.moves import explain as explain_step
+from stowage.explaining.prose import Terminal
 from stowage.store import Row, Store
 
 #: A run of more takes over two seconds.
@@ -37,12 +38,12 @@ def explain(store: StorePath, run_id: RunId = None, as_json: AsJson = False) -> 
         note(f"the store has other runs too, explained with --run: {', '.join(others)}")
     if is_step(run):
         note_mismatch("the record", {"live_bytes": in_loop.peak.live_bytes}, run["unplanned_peak_bytes"])
-        print_explanation(in_loop)
+        tell_loop(in_loop, Terminal(width=None))
     else:
         note_mismatch("the record", {"live_bytes": found.before.peak_bytes}, run["unplanned_peak_bytes"])
         if found.after is not None:
             note_mismatch("the plan", {"live_bytes": found.after.peak_bytes}, run["planned_peak_bytes"])
-        print_graph_explanation(found, run)
+        tell_graph(found, run, Terminal())
     suggest("peak", store, run["run_id"])
 
 

@@ -7,11 +7,13 @@ from typing import Any
 from stowage import roles
 from stowage.explaining import graph
 from stowage.explaining.graph import Changes, GraphExplanation, Help, Share, Side
-from stowage.explaining.prose import bold, counted, head, item, less, ordinal, percent, say
-from stowage.explaining.reasons import limits_of, print_binding, print_proof
+from stowage.explaining.prose import Writer, counted, less, ordinal, percent
+from stowage.explaining.reasons import limits_of, tell_binding, tell_proof
 from stowage.store import Row
-from stowage.text import NOTHING, print_table, printable, size
+from stowage.text import NOTHING, size
 
+#: The section that says what lives at the peak.
+AT_PEAK = "What lives at the peak"
 _MOST_MODULES = 10
 _CLASSES = {
     roles.PARAMETERS: "parameters",
@@ -34,51 +36,50 @@ def to_json(found: GraphExplanation) -> dict[str, Any]:
     return {**asdict(found), "bound_by": bound_by}
 
 
-def print_graph_explanation(found: GraphExplanation, run: Row) -> None:
-    _print_peaks(found, run)
-    head("What lives at the peak")
-    _print_shares(found.before.classes, found.after.classes if found.after else None, _CLASSES)
+def tell_graph(found: GraphExplanation, run: Row, out: Writer) -> None:
+    _tell_peaks(found, run, out)
+    out.head(AT_PEAK)
+    _tell_shares(found.before.classes, found.after.classes if found.after else None, _CLASSES, out)
     if any(share.name for share in found.before.modules):
-        head("By module" if found.modules_are_recorded else "By module, as far as names of parameters tell")
+        out.head("By module" if found.modules_are_recorded else "By module, as far as names of parameters tell")
         names = {"": "no module: the batch, constants"}
-        _print_shares(found.before.modules, found.after.modules if found.after else None, names, _MOST_MODULES)
-    print_proof(found, run)
+        _tell_shares(found.before.modules, found.after.modules if found.after else None, names, out, _MOST_MODULES)
+    tell_proof(found, run, out)
     if found.changes is not None and found.after is not None:
-        head("What the plan changed")
+        out.head("What the plan changed")
         for line in _changes(found.changes, found.before, found.after):
-            item(line)
-    head("What keeps the order" if found.after is None else "What the plan could not change")
+            out.item(line)
+    out.head("What keeps the order" if found.after is None else "What the plan could not change")
     for line in limits_of(found):
-        item(line)
+        out.item(line)
     if found.binding is not None:
-        print_binding(found.binding, found)
-    head("What would help next")
+        tell_binding(found.binding, found, out)
+    out.head("What would help next")
     now = (found.after or found.before).peak_bytes
     for help_ in found.helps:
-        item(_help(help_, now))
+        out.item(_help(help_, now))
     if not found.helps:
-        item("nothing that can be reckoned from this run")
+        out.item("nothing that can be reckoned from this run")
 
 
-def _print_peaks(found: GraphExplanation, run: Row) -> None:
+def _tell_peaks(found: GraphExplanation, run: Row, out: Writer) -> None:
     batch = f" at batch {found.binding.batch}" if found.binding else ""
     again = f", {found.repeats} of them run again within a budget" if found.repeats else ""
-    print(bold(f"Peak of '{run['name']}'{batch}, {counted(run['ops'], 'op')}{again}"))
-    _print_side("before planning", found.before, "")
+    out.title(f"Peak of '{run['name']}'{batch}, {counted(run['ops'], 'op')}{again}")
+    _tell_side("before planning", found.before, "", out)
     if found.after is not None:
-        _print_side("after planning", found.after, less(found.after.peak_bytes, found.before.peak_bytes))
+        _tell_side("after planning", found.after, less(found.after.peak_bytes, found.before.peak_bytes), out)
         bound, peak = run["bound_bytes"], found.after.peak_bytes
         how = ("no order of these ops needs less: this one is the best" if peak == bound else
                f"no order needs less; whether one below {size(peak)} exists is not known")
-        print(f"  {'proven bound':<15}  {size(bound):>10}  {how}")
-    print()
-    say(_forward_end(found))
+        out.fact(f"{'proven bound':<15}  {size(bound):>10}  {how}")
+    out.say(_forward_end(found))
 
 
-def _print_side(when: str, side: Side, less: str) -> None:
-    print(printable(f"  {when:<15}  {size(side.peak_bytes):>10}  {', '.join(filter(None, (less, _where(side))))}"))
+def _tell_side(when: str, side: Side, less: str, out: Writer) -> None:
+    out.fact(f"{when:<15}  {size(side.peak_bytes):>10}  {', '.join(filter(None, (less, _where(side))))}")
     if side.op is not None:
-        print(printable(f"{'':<31}{op_text(side.op)}"))
+        out.fact(f"{'':<29}{op_text(side.op)}")
 
 
 def op_text(op: Row) -> str:
@@ -124,7 +125,8 @@ def _forward_end(found: GraphExplanation) -> str:
             f"and after it {lives[1]}, {below[1]} below.")
 
 
-def _print_shares(before: list[Share], after: list[Share] | None, names: dict[str, str], most: int | None = None) -> None:
+def _tell_shares(before: list[Share], after: list[Share] | None, names: dict[str, str], out: Writer,
+                 most: int | None = None) -> None:
     sides = [before] if after is None else [before, after]
     shares = [{share.name: share for share in side} for side in sides]
     order = list(dict.fromkeys(share.name for share in before + (after or [])))
@@ -142,7 +144,7 @@ def _print_shares(before: list[Share], after: list[Share] | None, names: dict[st
     rows = [row([name], names.get(name, name)) for name in kept]
     rows += [row(rest, f"{len(rest)} more")] if rest else []
     titles = [">size", ">tensors"] if after is None else [">before", ">tensors", ">after", ">tensors"]
-    print_table(["", *titles, ""], [["", *cells] for cells in [*rows, row(order, "together: the peak")]])
+    out.table([*titles, ""], [*rows, row(order, "together: the peak")])
 
 
 def _changes(changes: Changes, before: Side, after: Side) -> list[str]:

@@ -6,9 +6,12 @@ from typing import Any
 
 from stowage import peaks
 from stowage.explaining.moves import FOREACH_OFF, UPDATES_IN_BACKWARD, Explanation, Move
+from stowage.explaining.prose import Writer
 from stowage.peaks import Class, Peak
-from stowage.text import print_table, printable, size
+from stowage.text import size
 
+#: The section that says what lives at the peak.
+AT_PEAK = "There live:"
 _CLASSES = {
     peaks.GRADIENTS: "gradients, from the backward until they are cleared",
     peaks.TEMPORARIES: "temporaries of the optimizer",
@@ -40,20 +43,16 @@ def to_json(found: Explanation) -> dict[str, Any]:
          "saved_bytes": now.live_bytes - move.peak.live_bytes if move.peak else None} for move in found.moves]}
 
 
-def print_explanation(found: Explanation) -> None:
+def tell_loop(found: Explanation, out: Writer) -> None:
     op = found.peak.op
-    print(printable(f"The step's peak is {_where(found.peak)}: {size(found.peak.live_bytes)} at op {op.op} {op.kind} "
-                    f"'{op.name}'."))
-    print("That is what the step allocates; what was there before (parameters, optimizer state, the batch) comes on "
-          "top.")
-    print()
-    print("There live:")
-    print_table([">size", ">tensors", "what"],
-                [(size(each.size_bytes), each.tensors, _what(each, found.gradient_bytes)) for each in found.classes])
-    print()
-    print("What would move it:")
+    out.say(f"The step's peak is {_where(found.peak)}: {size(found.peak.live_bytes)} at op {op.op} {op.kind} '{op.name}'.")
+    out.say("That is what the step allocates; what was there before (parameters, optimizer state, the batch) comes on top.")
+    out.head(AT_PEAK)
+    out.table([">size", ">tensors", "what"],
+              [(size(each.size_bytes), each.tensors, _what(each, found.gradient_bytes)) for each in found.classes])
+    out.head("What would move it:")
     for move in found.moves:
-        print(printable(f"- {move.name}: {_outcome(move, found.peak)}"))
+        out.item(f"{move.name}: {_outcome(move, found.peak)}")
 
 
 def _helps(move: Move, now: Peak) -> bool:

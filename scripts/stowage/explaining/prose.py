@@ -1,33 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the command line writes sentences: headings, paragraphs, lists and numbers in them. Needs no torch."""
 
-import os
-import sys
 import textwrap
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-import typer
-
-from stowage.text import printable
+from stowage.text import print_table, printable, strong
 
 WIDTH = 110
 
 
-def bold(text: str) -> str:
-    """On a terminal that wants it."""
-    wants = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return typer.style(printable(text), bold=True) if wants else printable(text)
+class Writer(Protocol):
+    """Takes an explanation, piece by piece: the terminal prints it, the page of a report collects it."""
+
+    def title(self, text: str) -> None:
+        """Of the whole."""
+
+    def fact(self, text: str) -> None:
+        """A line that is not wrapped, as its columns line up with those of others."""
+
+    def head(self, text: str) -> None:
+        """Of a section."""
+
+    def say(self, text: str) -> None:
+        """A paragraph."""
+
+    def item(self, text: str) -> None:
+        """Of a list."""
+
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None: ...
 
 
-def head(text: str) -> None:
-    print(f"\n{bold(text)}")
+class Terminal:
+    """Prints; wraps what is longer than `width` and indents what belongs to a heading, unless that is None."""
 
+    def __init__(self, width: int | None = WIDTH) -> None:
+        self._width = width
+        self._after_facts = False
 
-def say(text: str) -> None:
-    print(textwrap.fill(printable(text), WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False))
+    def title(self, text: str) -> None:
+        print(strong(printable(text)))
 
+    def fact(self, text: str) -> None:
+        print(f"  {printable(text)}")
+        self._after_facts = True
 
-def item(text: str) -> None:
-    print(textwrap.fill(printable(text), WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False))
+    def head(self, text: str) -> None:
+        print(f"\n{strong(printable(text))}")
+
+    def say(self, text: str) -> None:
+        if self._after_facts:
+            print()
+            self._after_facts = False
+        print(printable(text) if self._width is None else self._wrapped(text, "  "))
+
+    def item(self, text: str) -> None:
+        print(f"- {printable(text)}" if self._width is None else self._wrapped(text, "- "))
+
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        if self._width is None:
+            print_table(headings, rows)
+        else:
+            print_table(["", *headings], [["", *row] for row in rows])
+
+    def _wrapped(self, text: str, first: str) -> str:
+        return textwrap.fill(printable(text), self._width, initial_indent=first, subsequent_indent="  ",
+                             break_long_words=False)
 
 
 def percent(share: float) -> str:

@@ -5,10 +5,10 @@ from stowage import roles
 from stowage.explaining import limits
 from stowage.explaining.graph import GraphExplanation
 from stowage.explaining.limits import Limit, Proof
-from stowage.explaining.prose import counted, head, less, percent, say
+from stowage.explaining.prose import Writer, counted, less, percent
 from stowage.explaining.scaling import Binding
 from stowage.store import Row
-from stowage.text import NOTHING, print_table, size
+from stowage.text import NOTHING, size
 
 _MOST_FACTS, _MOST_KINDS = 6, 3
 _REASONS = {
@@ -18,22 +18,21 @@ _REASONS = {
 }
 
 
-def print_proof(found: GraphExplanation, run: Row) -> None:
+def tell_proof(found: GraphExplanation, run: Row, out: Writer) -> None:
     if found.proof is None:
-        head("Why no order needs less")
-        say(f"Not shown: {found.unproven}.")
+        out.head("Why no order needs less")
+        out.say(f"Not shown: {found.unproven}.")
         return
     proof = found.proof
-    head(f"Why no order needs less than {size(proof.bound_bytes)}")
+    out.head(f"Why no order needs less than {size(proof.bound_bytes)}")
     if proof.op < 0:
-        say("That much lives throughout: inputs and constants.")
+        out.say("That much lives throughout: inputs and constants.")
         return
-    say(f"While op {proof.op} '{proof.op_name}' runs, wherever it stands in the order, all of these live: an op that must "
-         "run before it makes them, or it does so itself, and it needs them, or an op that must run after it.")
-    print_table(["", ">size", "class", "tensor", "made before by", "needed after by"],
-                [["", *cells] for cells in _facts(proof)])
+    out.say(f"While op {proof.op} '{proof.op_name}' runs, wherever it stands in the order, all of these live: an op that "
+            "must run before it makes them, or it does so itself, and it needs them, or an op that must run after it.")
+    out.table([">size", "class", "tensor", "made before by", "needed after by"], _facts(proof))
     if run["bound_bytes"] is not None and run["bound_bytes"] > proof.bound_bytes:
-        say(f"Nor than {size(run['bound_bytes'])}: the search has ruled out all orders below that.")
+        out.say(f"Nor than {size(run['bound_bytes'])}: the search has ruled out all orders below that.")
 
 
 def _facts(proof: Proof) -> list[list[str]]:
@@ -86,28 +85,27 @@ def _limit(limit: Limit) -> str:
     return text + "No better order was found without it"
 
 
-def print_binding(binding: Binding, found: GraphExplanation) -> None:
-    head("Weights-bound" if binding.is_weights_bound else "Activations-bound")
+def tell_binding(binding: Binding, found: GraphExplanation, out: Writer) -> None:
+    out.head("Weights-bound" if binding.is_weights_bound else "Activations-bound")
     peak = max(binding.scaled_bytes + binding.fixed_bytes, 1)
     lives = {share.name: share.size_bytes for share in found.before.classes}
     turn = binding.turn_batch
-    say(f"{percent(binding.scaled_bytes / peak)} of the peak before planning grows with the batch (what the forward saves, "
-        f"temporaries, the batch itself). {percent(binding.fixed_bytes / peak)} is the same at any batch (parameters, "
-        "their gradients, optimizer state).")
+    out.say(f"{percent(binding.scaled_bytes / peak)} of the peak before planning grows with the batch (what the forward "
+            f"saves, temporaries, the batch itself). {percent(binding.fixed_bytes / peak)} is the same at any batch "
+            "(parameters, their gradients, optimizer state).")
     if binding.is_weights_bound:
-        say("Order helps such a step: a gradient need not wait for the end of the backward, as its update may run as soon "
-             f"as it is made. At the peak before planning {size(lives.get(roles.GRADIENTS, 0))} of gradients wait. "
+        out.say("Order helps such a step: a gradient need not wait for the end of the backward, as its update may run as "
+             f"soon as it is made. At the peak before planning {size(lives.get(roles.GRADIENTS, 0))} of gradients wait. "
              + ("No batch changes that." if turn is None else f"From batch {turn} on, half or more of the peak grows."))
     else:
-        say("Order helps such a step little: what the forward saves must live until the backward needs it, in every order. "
+        out.say("Order helps such a step little: what the forward saves must live until the backward needs it, in every order. "
              f"At the peak before planning that is {size(lives.get(roles.SAVED, 0))}. "
              + (f"Below batch {turn}, less than half of the peak grows." if turn is not None and turn > 1 else
                 "No batch is small enough to change that."))
-    print()
     rows = []
     for each in binding.sizes:
         after = [size(each.after_bytes), less(each.after_bytes, each.before_bytes)] if each.after_bytes is not None else []
-        rows.append(["", str(each.batch), size(each.before_bytes), *after,
+        rows.append([str(each.batch), size(each.before_bytes), *after,
                      percent(each.scaled_bytes / max(each.before_bytes, 1)), "this run" if each.batch == binding.batch else
                      "predicted"])
-    print_table(["", ">batch", ">before", *([">after", ">saved"] if found.after else []), ">grows", ""], rows)
+    out.table([">batch", ">before", *([">after", ">saved"] if found.after else []), ">grows", ""], rows)

@@ -1,70 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `stowage explain` says of a run, cut into sections for the page of `stowage report`. Needs no torch."""
+"""What `stowage explain` says of a run, in sections for the page of `stowage report`. Needs no torch."""
 
-import contextlib
-import io
-import re
-from itertools import groupby
+from collections.abc import Sequence
+from typing import Any
 
+from stowage.explaining import graph_text, loop_text
 from stowage.explaining.graph import explain_graph
-from stowage.explaining.graph_text import print_graph_explanation
-from stowage.explaining.loop_text import print_explanation
 from stowage.explaining.moves import explain as explain_step
 from stowage.store import Row, Store, StoreError
+from stowage.text import table_lines
 
-#: What the page shows in its own way: a section's table, a whole section.
-_SHOWN_TABLES, _SHOWN_SECTIONS = ("Peak",), ("What lives at the peak", "There live")
 TEXT, ITEM, TABLE = "text", "item", "table"
+#: What the page shows in its own way.
+_SHOWN = (graph_text.AT_PEAK, loop_text.AT_PEAK)
 
 
 def explanation(store: Store, run: Row) -> list[Row]:
-    """Sections in order, each a title, which may be empty, and blocks of text, items of a list and lines of tables."""
-    printed = io.StringIO()
+    """Sections in order, each a title, which may be empty, and blocks of text, items of a list and tables."""
+    out = Sections()
     try:
-        with contextlib.redirect_stdout(printed):
-            if run["kind"] == "step":
-                print_explanation(explain_step(*store.recorded_step(run)))
-            else:
-                print_graph_explanation(explain_graph(store, run), run)
+        if run["kind"] == "step":
+            loop_text.tell_loop(explain_step(*store.recorded_step(run)), out)
+        else:
+            graph_text.tell_graph(explain_graph(store, run), run, out)
     except StoreError:
         return []  # a run that allocates nothing has nothing to explain
-    return sections(printed.getvalue())
+    return [{"title": section["title"].removesuffix(":"), "blocks": section["blocks"]} for section in out.sections
+            if section["blocks"] and section["title"] not in _SHOWN]
 
 
-def sections(text: str) -> list[Row]:
-    """Of what `stowage explain` prints: a title begins a line after an empty one, what belongs to it is indented."""
-    found: list[Row] = []
-    for chunk in text.strip("\n").split("\n\n"):
-        lines = chunk.split("\n")
-        if _is_title(lines[0]):
-            found.append({"title": lines.pop(0).removesuffix(":"), "blocks": []})
-        elif not found:
-            found.append({"title": "", "blocks": []})
-        found[-1]["blocks"] += _blocks(lines)
-    for section in found:
-        if section["title"] in _SHOWN_TABLES:
-            section["blocks"] = [block for block in section["blocks"] if block["kind"] != TABLE]
-    return [section for section in found if section["blocks"] and section["title"] not in _SHOWN_SECTIONS]
+class Sections:
+    """Collects an explanation; see `Writer`."""
 
+    def __init__(self) -> None:
+        self.sections: list[Row] = [{"title": "", "blocks": []}]
 
-def _is_title(line: str) -> bool:
-    return not line.startswith((" ", "- ")) and not line.endswith(".")
+    def title(self, text: str) -> None:
+        self.head(text)
 
+    def fact(self, text: str) -> None:
+        """The page begins with the peaks."""
 
-def _blocks(lines: list[str]) -> list[Row]:
-    """Lines of text are joined again, those of a table kept as they are: their columns are two spaces apart."""
-    blocks: list[Row] = []
-    for kind, group in groupby(lines, _kind):
-        members = list(group)
-        if kind == TABLE:
-            blocks.append({"kind": TABLE, "text": "\n".join(members)})
-        else:
-            joined = "\n".join(member.strip() if not member.startswith("- ") else member for member in members)
-            starts = re.split(r"\n(?=- )", joined)
-            blocks += [{"kind": ITEM if start.startswith("- ") else TEXT, "text": start.removeprefix("- ").replace("\n", " ")}
-                       for start in starts]
-    return blocks
+    def head(self, text: str) -> None:
+        self.sections.append({"title": text, "blocks": []})
 
+    def say(self, text: str) -> None:
+        self._add(TEXT, text)
 
-def _kind(line: str) -> str:
-    return TABLE if "  " in line.strip() or line.startswith(" " * 8) else TEXT  # or the end of a row
+    def item(self, text: str) -> None:
+        self._add(ITEM, text)
+
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self._add(TABLE, "\n".join(table_lines(headings, rows)))
+
+    def _add(self, kind: str, text: str) -> None:
+        self.sections[-1]["blocks"].append({"kind": kind, "text": text})
