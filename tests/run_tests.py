@@ -27,6 +27,8 @@ TORCH_FREE = ("arena.cpp", "arenas.cpp", "counters.cpp", "planned_allocator.cpp"
               "step_scope.cpp")
 # What each sanitizer preset runs; the solver has a single thread.
 SANITIZERS = {"asan": SOURCE_ROOMS, "tsan": ("profiler", "plugin")}
+# Rooms whose Python tests leave nothing behind in their process: files of them run on all cores.
+PARALLEL_ROOMS = ("cli", "fuzz", "report", "soak", "solver", "tutorial")
 # Rooms whose Python tests run on dry CUDA, in a process of their own, and where the dev build has it.
 DRY_ROOMS = ("cuda", "drycuda")
 DRY_CUDA = BUILD / "dev/tests/drycuda"
@@ -146,12 +148,12 @@ def run_ctest(preset: str, rooms: list[str], expression: str | None) -> Tally:
     return read_junit(junit, run(*command))
 
 
-def run_pytest(rooms: list[str], expression: str | None, fast: bool, launcher: tuple[str | Path, ...] = ()) -> Tally:
-    say("pytest on dry CUDA" if launcher else "pytest")
-    junit = BUILD / ("pytest-dry-results.xml" if launcher else "pytest-results.xml")
+def run_pytest(title: str, rooms: list[str], expression: str | None, fast: bool, *,
+               launcher: tuple[str | Path, ...] = (), options: tuple[str, ...] = ()) -> Tally:
+    say(title)
+    junit = BUILD / f"{title.replace(' ', '-').lower()}-results.xml"
     junit.unlink(missing_ok=True)
-    command = [*launcher, sys.executable, "-m", "pytest", "--junit-xml", junit, "--durations=5", "--durations-min=5",
-               "--numprocesses", JOBS, "--dist", "loadfile"]
+    command = [*launcher, sys.executable, "-m", "pytest", "--junit-xml", junit, "--durations=5", "--durations-min=5", *options]
     if fast:
         command += ["-m", "not slow"]
     if expression:
@@ -167,7 +169,7 @@ def run_dry_pytest(rooms: list[str], expression: str | None, fast: bool) -> Tall
         print("skipped: torch was not built for CUDA, so that there is no dry CUDA")
         return Tally(skipped=1)
     launcher = ("env", f"DRYCUDA_DIR={DRY_CUDA}", "DRYCUDA_DEVICES=2", ROOT / "scripts/drycuda")
-    return run_pytest(rooms, expression, fast, launcher)
+    return run_pytest("pytest on dry CUDA", rooms, expression, fast, launcher=launcher)
 
 
 def cpp_rooms() -> list[str]:
@@ -212,10 +214,14 @@ def main() -> int:
             total += run_ctest("dev", cpp, options.k)
     if static_checks and not options.fast:
         total += check_tidy()
-    plain = [room for room in python if room not in DRY_ROOMS]
+    parallel = [room for room in python if room in PARALLEL_ROOMS]
+    plain = [room for room in python if room not in (*DRY_ROOMS, *PARALLEL_ROOMS)]
     dry = [room for room in python if room in DRY_ROOMS]
+    if parallel:
+        total += run_pytest("pytest in parallel", parallel, options.k, options.fast,
+                            options=("--numprocesses", JOBS, "--dist", "loadfile"))
     if plain:
-        total += run_pytest(plain, options.k, options.fast)
+        total += run_pytest("pytest", plain, options.k, options.fast)
     if dry:
         total += run_dry_pytest(dry, options.k, options.fast)
     for preset, rooms in SANITIZERS.items():

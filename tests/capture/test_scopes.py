@@ -35,7 +35,7 @@ def ops_of(tmp_path):
         stowage.enable(tmp_path / "run.db", **options)
         try:
             step = stowage.capture(model, loss_fn, optimizer, x, y, strict=True)
-            for _ in range(6):
+            for _ in range(16 if "budget" in options else 6):  # until a plan is followed
                 step(x, y)
         finally:
             stowage.disable()

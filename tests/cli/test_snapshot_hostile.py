@@ -150,7 +150,7 @@ def test_case_24_an_event_that_is_there_many_times(tmp_path: Path, monkeypatch: 
     """Two bytes of the file make each, and what is made of them counts too."""
     monkeypatch.setattr(pickles, "_START_BYTES", 16 << 20)
     monkeypatch.setattr(pickles, "_MOST_TIMES", 2)
-    path = save(tmp_path / "x.pickle", snapshot([], [alloc(0, 512)] * 300_000))
+    path = save(tmp_path / "x.pickle", snapshot([], [alloc(0, 512)] * 3_000_000))
     with pytest.raises(SnapshotError, match="it asks for more memory than a snapshot of "):
         read_snapshot(str(path))
 

@@ -30,8 +30,8 @@ def test_setup_says_and_does_nothing_when_nothing_changed(tmp_path):
 def test_the_tests_refuse_an_unknown_room(tmp_path):
     result = run("test", "attic", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    rooms = ("capture, cli, cuda, distributed, drycuda, fuzz, gpu, house, install, loops, plugin, profiler, soak, "
-             "solver, tutorial")
+    rooms = ("capture, cli, cuda, distributed, drycuda, fuzz, gpu, house, install, loops, plugin, profiler, report, "
+             "soak, solver, tutorial")
     assert f"cannot test 'attic': no such room; choose from {rooms}" in result.stderr
 
 
