@@ -72,7 +72,8 @@ def test_what_budgets_take(tmp_path):
     assert at_checkpoint["budget_bytes"] == checkpoint["peak_bytes"] and slowdown["budget_bytes"] is None
     assert slowdown["predicted_time_ratio"] <= 1.05
     for row in (half, at_checkpoint):
-        assert row["repeated_ops"] > 0 and row["predicted_time_ratio"] >= row["bound_time_ratio"] >= 1
+        # A planned step may take less time than the unplanned one, whose memory is new.
+        assert row["repeated_ops"] > 0 and row["predicted_time_ratio"] >= row["bound_time_ratio"] > 0
         assert row["peak_bytes"] < planned["peak_bytes"]
         # The meter sees the arena as one block, and the loss that the step before left.
         assert row["peak_bytes"] == pytest.approx(row["answer"]["fitted"]["needed_bytes"], abs=4096)
