@@ -222,7 +222,7 @@ def main() -> int:
                   f"{'identical to the last bit in all three' if identical else 'DIFFER'}.", soft_wrap=True)
     if any(row.plan_recalled for row in rows):
         console.print("Plans were recalled from out/profile.db; delete it to profile anew.", soft_wrap=True)
-    console.print("Wrote out/demo.json and out/profile.db. Next: .venv/bin/stowage peak out/profile.db", soft_wrap=True)
+    console.print("Wrote out/demo.json and out/profile.db. Next: .venv/bin/stowage explain out/profile.db", soft_wrap=True)
     return 0 if identical else 1
 
 
