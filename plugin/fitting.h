@@ -36,9 +36,6 @@ class Fitting {
   /// is what can be copied to host memory, and back; 0: nothing.
   Fitting(const Budget& budget, Candidate program, std::int64_t unplanned_ns, std::int64_t link_bytes_per_s);
 
-  /// Whether the best so far is not what is asked for.
-  bool needs_less() const;
-
   /// Looks for a graph that takes less than the best so far. False: there is no need to, or none was found.
   bool propose();
 
@@ -52,6 +49,7 @@ class Fitting {
   const Candidate& best() const { return best_; }
 
  private:
+  bool needs_less() const;
   std::vector<Execution> executions_of(const solver::Budgeted& fitted) const;
 
   const solver::Problem problem_;  ///< that the program's run poses
