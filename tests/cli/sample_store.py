@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store made from schema.sql and literal rows."""
 
+import random
 import sqlite3
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,6 +154,18 @@ def change_store(path: Path, script: str) -> None:
     connection = sqlite3.connect(path)
     connection.executescript(script)
     connection.close()
+
+
+def damaged_copies(store: Path, count: int) -> Iterator[tuple[int, str]]:
+    """Writes copies of a store with a few wrong bytes, one after the other beside it; yields each one's seed and name."""
+    whole = store.read_bytes()
+    for seed in range(count):
+        chance = random.Random(seed)
+        content = bytearray(whole)
+        for _ in range(chance.choice([1, 5, 30])):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        store.with_name("damaged.db").write_bytes(content)
+        yield seed, "damaged.db"
 
 
 def make_store(path: Path) -> None:

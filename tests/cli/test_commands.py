@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.sample_store import MIB, ROOT, Stowage, change_store
+from cli.sample_store import MIB, ROOT, Stowage, change_store, shown_with
 
 from stowage.curve import Curve
 from stowage.store import Store, moved_ops
@@ -19,9 +19,7 @@ NOTE = ("stowage: run 2 'step' on cpu, torch 2.11.0, stowage 0.1.0, steady_clock
 
 
 def shown(stowage: Stowage, *arguments: str, note: str = NOTE) -> str:
-    result = stowage(*arguments)
-    assert (result.returncode, result.stderr) == (0, note)
-    return result.stdout
+    return shown_with(stowage, *arguments, note=note)
 
 
 def parsed(stowage: Stowage, *arguments: str) -> object:

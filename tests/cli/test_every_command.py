@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cli.every_command import COMMANDS, ON_FILES, ON_STORES, commands, has_option, line, reads_stores
-from cli.sample_store import ON_CUDA, SCHEMA, STEP, Stowage, change_store, make_store
+from cli.sample_store import ON_CUDA, SCHEMA, STEP, Stowage, change_store, damaged_copies, make_store
 
 from stowage.store import SCHEMA_VERSION
 
@@ -143,15 +143,9 @@ def test_info_says_that_a_store_is_empty(stowage: Stowage, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ON_STORES)
 def test_whatever_bytes_are_wrong_the_answer_is_a_line(stowage: Stowage, store: Path, name: str) -> None:
     change_store(store, ON_CUDA + STEP)
-    whole = store.read_bytes()
     refused = 0
-    for seed in range(40):
-        chance = random.Random(seed)
-        content = bytearray(whole)
-        for _ in range(chance.choice([1, 5, 30])):
-            content[chance.randrange(len(content))] = chance.randrange(256)
-        store.with_name("damaged.db").write_bytes(content)
-        result = stowage(*line(name, "damaged.db"))
+    for seed, copy in damaged_copies(store, 40):
+        result = stowage(*line(name, copy))
         assert result.returncode in (0, 1), f"seed {seed}"
         if result.returncode == 1:
             refused += 1

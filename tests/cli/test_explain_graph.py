@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli.sample_store import MIB, Stowage, change_store
+from cli.sample_store import MIB, Stowage, change_store, damaged_copies
 from cli.written_steps import Graph, Op, write_store
 
 from stowage.explaining.graph import GraphExplanation, explain_graph
@@ -276,15 +276,9 @@ def test_a_run_that_cannot_be_explained(stowage: Stowage, graph_store: Path, scr
 def test_whatever_bytes_are_wrong_the_answer_is_a_line(stowage: Stowage, graph_store: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOWAGE_SOLVE", "nowhere/stowage-solve")
-    whole = graph_store.read_bytes()
     refusals = 0
-    for seed in range(60):
-        chance = random.Random(seed)
-        content = bytearray(whole)
-        for _ in range(chance.choice([1, 5, 30])):
-            content[chance.randrange(len(content))] = chance.randrange(256)
-        graph_store.with_name("damaged.db").write_bytes(content)
-        result = stowage("explain", "damaged.db")
+    for seed, copy in damaged_copies(graph_store, 60):
+        result = stowage("explain", copy)
         assert result.returncode in (0, 1), f"seed {seed}"
         if result.returncode == 1:
             refusals += 1

@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 from cli.sample_store import MIB, STEP, Stowage, change_store
+from cli.test_commands import NOTE, shown
 from cli.written_steps import Graph, Op, write_store
 
 from stowage.ordering import waits
 from stowage.store import Store
-
-NOTE = ("stowage: run 2 'step' on cpu, torch 2.11.0, stowage 0.1.0, steady_clock, 0 records dropped, "
-        "2023-11-14 22:14:20 UTC\n")
-
-
-def shown(stowage: Stowage, *arguments: str, note: str = NOTE) -> str:
-    result = stowage(*arguments)
-    assert (result.returncode, result.stderr) == (0, note)
-    return result.stdout
 
 
 def refused(stowage: Stowage, *arguments: str) -> str:

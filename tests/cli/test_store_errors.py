@@ -2,7 +2,6 @@
 """What cannot be shown is refused in one line on stderr, exit 1; a wrong command line exits 2."""
 
 import os
-import random
 import re
 import sqlite3
 import tempfile
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.sample_store import ON_CUDA, SCHEMA, STEP, Stowage, change_store, make_store
+from cli.sample_store import ON_CUDA, SCHEMA, STEP, Stowage, change_store, damaged_copies, make_store
 
 from stowage.store import SCHEMA_VERSION, Store
 
@@ -228,17 +227,11 @@ def test_unreadable_file(open_folder: Path) -> None:
 
 def test_whatever_bytes_are_wrong_the_answer_is_a_line(stowage: Stowage, store: Path) -> None:
     change_store(store, ON_CUDA)
-    whole = store.read_bytes()
     commands = (["info"], ["ops"], ["ops", "--planned"], ["kernels"], ["tensors"], ["peak"], ["plan"])
     refused = 0
-    for seed in range(200):
-        chance = random.Random(seed)
-        content = bytearray(whole)
-        for _ in range(chance.choice([1, 5, 30])):
-            content[chance.randrange(len(content))] = chance.randrange(256)
-        store.with_name("damaged.db").write_bytes(content)
+    for seed, copy in damaged_copies(store, 200):
         command = commands[seed % len(commands)]
-        result = stowage(command[0], "damaged.db", *command[1:])
+        result = stowage(command[0], copy, *command[1:])
         assert result.returncode in (0, 1), f"seed {seed}"
         if result.returncode == 1:
             refused += 1
