@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from stowage.store import Row, Store, StoreError
+from stowage.store import HELD_KINDS, Row, Store, StoreError
 from stowage.text import size
 
 
@@ -76,7 +76,7 @@ class Curve:
         """Bytes of inputs and constants, and of what the step before left, by tensor."""
         live: Counter[int] = Counter()
         for tensor in self.tensors.values():
-            if tensor["kind"] in ("input", "constant"):
+            if tensor["kind"] in HELD_KINDS:
                 live[tensor["tensor"]] += tensor["size_bytes"]
         for left in self._store.query("SELECT a.tensor, a.requested_bytes AS size_bytes FROM carried AS c "
                                       "JOIN allocations AS a ON a.run_id = c.run_id AND a.allocation = c.allocation "

@@ -4,7 +4,7 @@
 from collections import defaultdict
 from typing import Any
 
-from stowage.store import Row, Store, StoreError
+from stowage.store import HELD_KINDS, Row, Store, StoreError
 
 FORMAT = "stowage-step/1"
 
@@ -100,7 +100,7 @@ def events_of(tensors: list[Row], allocations: list[Row]) -> list[tuple[int, Row
 def _to_tensor(tensor: Row, alignment_bytes: int) -> Row:
     is_output = tensor["kind"] == "output"
     return {"id": tensor["id"], "name": tensor["name"], "size_bytes": tensor["size_bytes"],
-            "alignment_bytes": alignment_bytes, "persistent": tensor["kind"] in ("input", "constant"),
+            "alignment_bytes": alignment_bytes, "persistent": tensor["kind"] in HELD_KINDS,
             "output": is_output, "external": is_output}
 
 

@@ -13,6 +13,8 @@ from stowage.peaks import Allocation, Op
 APPLICATION_ID = 0x73746F77  # "stow"
 SCHEMA_VERSION = 6
 OLDEST_SQLITE = (3, 37)  # STRICT tables
+#: Kinds of tensors that are there before the first op.
+HELD_KINDS = ("input", "constant")
 DAMAGED = "the file is damaged: move it away and profile again"
 NO_STORE = "the file is damaged, cut short or no store: move it away and profile again"
 # Python decodes SQLite's messages, which may quote a damaged file.

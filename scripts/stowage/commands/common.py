@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -108,6 +109,15 @@ def note_mismatch(whose: str, peak: Row, stated_bytes: int) -> None:
     """A replay that finds another peak than was stated shows a fault, in the store or in stowage: say so."""
     if peak["live_bytes"] != stated_bytes:
         note(f"{whose} states a peak of {stated_bytes} B, its events replayed have {peak['live_bytes']} B")
+
+
+def working(what: str) -> AbstractContextManager[object]:
+    """Shows a person that something is going on while it lasts."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console  # only here: commands that are done at once start sooner without it
+
+    return Console(stderr=True).status(what)
 
 
 def suggest(command: str, store: str, run_id: int | None = None, *options: str) -> None:

@@ -3,13 +3,12 @@
 
 import shlex
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stowage.commands.common import AsJson, RunId, StorePath, note, note_run, print_json
+from stowage.commands.common import AsJson, RunId, StorePath, note, note_run, print_json, working
 from stowage.exporting.formats import ENDINGS, Export, ExportError, Format, Table, check_destination, encode, format_of, write
 from stowage.store import Store
 from stowage.text import printable, size
@@ -50,7 +49,7 @@ def export(
         with Store(store) as opened:
             run = opened.planned_run(run_id) if planned else opened.run(run_id)
             check_destination(path, asked, force)
-            with progress():
+            with working("exporting"):
                 content = encode(opened, run, asked)
         size_bytes = write(path, content)
     except ExportError as error:
@@ -70,11 +69,3 @@ def derived_path(store: str, export: Export) -> str:
     """In the working folder, as a result of the command."""
     ending = next(ending for ending, found in ENDINGS.items() if found is export.format)
     return Path(store).stem + (f".{export.table.value}" if export.format is Format.CSV else "") + ending
-
-
-def progress() -> AbstractContextManager[object]:
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from rich.console import Console  # only here: the other commands start sooner without it
-
-    return Console(stderr=True).status("exporting")

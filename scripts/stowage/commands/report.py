@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command that writes what a store holds as a page to look at."""
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stowage.commands.common import AsJson, RunId, StorePath, note, note_run, print_json, suggest
+from stowage.commands.common import AsJson, RunId, StorePath, note, note_run, print_json, suggest, working
 from stowage.page.report import collect, render
 from stowage.store import Store
 from stowage.text import printable, size
@@ -31,7 +30,7 @@ def report(
             refuse(path, "it is the store; choose another with -o")
         if not force:
             refuse(path, "it exists; choose another with -o, or give --force")
-    with Store(store) as opened, progress():
+    with Store(store) as opened, working("reading the store"):
         run = opened.run(run_id)
         data = collect(opened, run)
     if as_json:
@@ -50,12 +49,3 @@ def report(
 def refuse(path: Path, why: str) -> None:
     note(f"cannot write '{path}': {why}")
     sys.exit(2)
-
-
-def progress() -> contextlib.AbstractContextManager[object]:
-    """Shows a person that something is going on: large stores take seconds."""
-    if not sys.stderr.isatty():
-        return contextlib.nullcontext()
-    from rich.console import Console  # only here: the other commands start sooner without it
-
-    return Console(stderr=True).status("reading the store")

@@ -4,13 +4,12 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
 
-from stowage.commands.common import AsCsv, AsJson, Limit, cut, note, print_csv, print_json, suggest
+from stowage.commands.common import AsCsv, AsJson, Limit, cut, note, print_csv, print_json, suggest, working
 from stowage.snapshots.explaining import Choice, explain, read_traces
 from stowage.snapshots.peak import call_sites, compare
 from stowage.snapshots.pickles import without_collector
@@ -98,16 +97,9 @@ def print_comparison(file: str, against: str, choice: Choice, as_json: bool, as_
     suggest("snapshot", against)
 
 
-@contextmanager
-def patience(path: str) -> Iterator[None]:
-    """Shows that something is going on where a big file is read."""
-    if not sys.stderr.isatty() or not os.path.isfile(path) or os.path.getsize(path) < _LONG_BYTES:
-        yield
-        return
-    from rich.console import Console  # only here: small files are read sooner without it
-
-    with Console(stderr=True).status("reading the file"):
-        yield
+def patience(path: str) -> AbstractContextManager[object]:
+    is_big = os.path.isfile(path) and os.path.getsize(path) >= _LONG_BYTES
+    return working("reading the file") if is_big else nullcontext()
 
 
 def change(bytes_: int) -> str:

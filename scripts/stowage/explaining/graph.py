@@ -87,7 +87,7 @@ def explain_graph(store: Store, run: Row) -> GraphExplanation:
         why_not = "it ended early; profile again"
     elif not explainer.ops:
         why_not = "it has no ops; choose another from 'stowage info'"
-    elif explainer.after is not None and sorted(explainer.order) != sorted(explainer.ops):
+    elif explainer.after is not None and {op["op"] for op in explainer.after.ops} != explainer.ops.keys():
         why_not = f"its plan has not each op once; {DAMAGED}"
     if why_not is not None:
         raise StoreError(f"cannot explain run {run['run_id']} of store '{store.path}': {why_not}")
@@ -102,8 +102,6 @@ class _Explainer:
         self.modules = Modules(store, run, self.phases)
         self.ops = {op["op"]: op for op in store.query(
             "SELECT op, name, kind, scope, source FROM ops WHERE run_id = ? ORDER BY op", run["run_id"])}
-        self.order = [row["op"] for row in store.query("SELECT op FROM plan_order WHERE run_id = ? ORDER BY step",
-                                                       run["run_id"])]
         self.before = Curve(store, run, planned=False)
         self.after = Curve(store, run, planned=True) if run["planned_peak_bytes"] is not None else None
 
@@ -123,7 +121,7 @@ class _Explainer:
             limits = bounds.limits(least)
         except SolverError as error:
             bounds, unproven = None, str(error)
-        changes = self._changes() if after else None
+        changes = self._changes(self.after) if self.after else None
         return GraphExplanation(self._repeats(), before, after, self.modules.are_recorded, changes, proof, unproven, limits,
                                 binding, self._helps(bounds, binding, least))
 
@@ -180,12 +178,13 @@ class _Explainer:
         return self.store.query("SELECT count(program_op) - count(DISTINCT program_op) AS repeats FROM ops WHERE run_id = ?",
                                 self.run["run_id"])[0]["repeats"]
 
-    def _changes(self) -> Changes:
+    def _changes(self, after: Curve) -> Changes:
         reused = self.store.query("SELECT count(*) AS tensors, coalesce(sum(t.size_bytes), 0) AS size_bytes "
                                   "FROM points AS p JOIN tensors AS t ON t.run_id = p.run_id AND t.tensor = p.tensor "
                                   "WHERE p.run_id = ? AND p.kind = 'reuse'", self.run["run_id"])[0]
         gradients = sum(name == GRADIENTS for name in self.classes.values())
-        return Changes(len(self.order), len(moved_ops(self.order)), gradients, reused["tensors"], reused["size_bytes"])
+        order = [op["op"] for op in after.ops]
+        return Changes(len(order), len(moved_ops(order)), gradients, reused["tensors"], reused["size_bytes"])
 
     def _helps(self, bounds: Bounds | None, binding: Binding | None, peak_bytes: int) -> list[Help]:
         """What would lower the peak, which is `peak_bytes` in the best order known."""

@@ -7,10 +7,7 @@ Beyond the live bytes of a `Curve` each allocation is a block of its own, with a
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from stowage.store import DAMAGED, Row, Store, StoreError
-
-#: Kinds of tensors that are there before the first op.
-HELD_KINDS = ("input", "constant")
+from stowage.store import DAMAGED, HELD_KINDS, Row, Store, StoreError
 
 
 def round_up(size_bytes: int, alignment_bytes: int) -> int:

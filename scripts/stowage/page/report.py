@@ -29,13 +29,13 @@ def collect(store: Store, run: Row) -> Row:
 
     An event is an op, a tensor and the change in live bytes; those of `after` are in the planned order.
     """
-    is_planned = run["planned_peak_bytes"] is not None
     classes = classes_of(store, run)
     tensors = _tensors(store, run, classes)
     curve = Curve(store, run, planned=False)
-    order = [row["op"] for row in store.query("SELECT op FROM plan_order WHERE run_id = ? ORDER BY step", run["run_id"])]
+    planned = Curve(store, run, planned=True) if run["planned_peak_bytes"] is not None else None
+    order = [op["op"] for op in planned.ops] if planned else None
     before = _side(curve, classes)
-    after = _side(Curve(store, run, planned=True), classes) if is_planned else None
+    after = _side(planned, classes) if planned else None
     ops = store.query("SELECT op, name, kind, scope, source, duration_ns FROM ops WHERE run_id = ? ORDER BY op", run["run_id"])
     budget = budget_of(store, run)
     return {
@@ -49,8 +49,8 @@ def collect(store: Store, run: Row) -> Row:
         "start": sorted(curve.start),
         "before": before,
         "after": after,
-        "order": order if is_planned else None,
-        "moved": sorted(moved_ops(order)),
+        "order": order,
+        "moved": sorted(moved_ops(order or [])),
         "slots": _slots(store, run, after) if after else None,
         "story": story(run, before, after, budget, ops),
         "explanation": explanation(store, run),
